@@ -6,7 +6,6 @@ reading: whoever writes an object back writes a patch, so that nothing a user wr
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -32,9 +31,14 @@ def _encode_hook(value: Any) -> Any:
     raise NotImplementedError(f"no encoder for {type(value)!r}")
 
 
-@lru_cache(maxsize=256)
-def _decoder(cls: type) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(cls, dec_hook=_decode_hook)
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+
+def _decoder(cls: Any) -> msgspec.json.Decoder[Any]:
+    decoder = _decoders.get(cls)
+    if decoder is None:
+        decoder = _decoders[cls] = msgspec.json.Decoder(cls, dec_hook=_decode_hook)
+    return decoder
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode_hook)

@@ -219,3 +219,6 @@ class Quantity:
 
     def __neg__(self) -> Quantity:
         return Quantity.from_nano(-self._nano, self._family)
+
+    def __abs__(self) -> Quantity:
+        return Quantity.from_nano(abs(self._nano), self._family)
