@@ -1,0 +1,197 @@
+"""Kubernetes Events: what happened, for people. Never blocks, never fails its caller, never floods the API.
+
+As client-go: the same event again raises `count` of the one that exists; many similar ones about one object
+become one; an object that produces too many is cut off for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from hotvirt.api import meta
+from hotvirt.api.resources import EVENTS
+
+from .client import Client
+from .errors import ApiError, NotFound
+from .transport import RateLimit
+
+log = logging.getLogger(__name__)
+V = TypeVar("V")
+REMEMBERED = 4096
+QUEUE_SIZE = 1000
+SIMILAR = 10
+SIMILAR_WITHIN = 600.0
+BURST_PER_OBJECT = 25
+EVENTS_PER_SECOND = 1 / 300
+CLOSE_WITHIN = 5.0
+
+
+class _Memory(OrderedDict[Any, V], Generic[V]):
+    """The most recently used things only."""
+
+    def remember(self, key: Any, make: Callable[[], V]) -> V:
+        if key not in self:
+            self[key] = make()
+            if len(self) > REMEMBERED:
+                self.popitem(last=False)
+        self.move_to_end(key)
+        return self[key]
+
+
+@dataclass
+class _Similar:
+    messages: set[str]
+    since: float
+
+
+@dataclass
+class _Known:
+    name: str = ""
+    namespace: str = ""
+    count: int = 0
+
+
+class Recorder:
+    def __init__(
+        self, client: Client, component: str, host: str = "", *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._component = component
+        self._host = host
+        self._clock = clock
+        self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(QUEUE_SIZE)
+        self._task: asyncio.Task[None] | None = None
+        self._limits: _Memory[RateLimit] = _Memory()
+        self._similar: _Memory[_Similar] = _Memory()
+        self._known: _Memory[_Known] = _Memory()
+
+    def event(self, obj: Any, type: str, reason: str, message: str) -> None:
+        """Say that `reason` happened to `obj` (a typed object or a dict). `type` is Normal or Warning."""
+        reference = object_reference(obj)
+        about = (reference["kind"], reference.get("namespace"), reference["name"], reference.get("uid"))
+        limit = self._limits.remember(
+            about, lambda: RateLimit(EVENTS_PER_SECOND, BURST_PER_OBJECT, self._clock)
+        )
+        if not limit.allow():
+            log.debug("too many events about %s, this one is left out: %s", about, message)
+            return
+        message, key = self._aggregate((about, type, reason), message)
+        event = {"key": key, "about": reference, "type": type, "reason": reason, "message": message[:1024]}
+        try:
+            self._queue.put_nowait(event)
+        except asyncio.QueueFull:
+            log.warning("the API takes no events, this one is lost: %s %s", reason, message)
+            return
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._send_all(), name="events")
+
+    def _aggregate(self, group: tuple[Any, ...], message: str) -> tuple[str, tuple[Any, ...]]:
+        """The message to use and what the event is counted under."""
+        similar = self._similar.remember(group, lambda: _Similar(set(), self._clock()))
+        if self._clock() - similar.since > SIMILAR_WITHIN:
+            similar.messages, similar.since = set(), self._clock()
+        if message not in similar.messages and len(similar.messages) >= SIMILAR:
+            return f"(combined from similar events): {message}", (*group, None)
+        similar.messages.add(message)
+        return message, (*group, message)
+
+    async def _send_all(self) -> None:
+        while True:
+            event = await self._queue.get()
+            try:
+                await self._send(event)
+            except ApiError as error:
+                log.warning(
+                    "an event could not be written: %s %s: %s", event["reason"], event["message"], error
+                )
+            finally:
+                self._queue.task_done()
+
+    async def _send(self, event: dict[str, Any]) -> None:
+        known = self._known.remember(event["key"], _Known)
+        if known.name:
+            change = {
+                "count": known.count + 1,
+                "lastTimestamp": meta.now(),
+                "message": event["message"],
+            }
+            try:
+                await self._client.patch(EVENTS, known.name, change, known.namespace)
+            except NotFound:
+                known.name = ""  # it expired, or its namespace went: write it anew
+            else:
+                known.count += 1
+                return
+        created = self._new(event)
+        await self._client.create(EVENTS, created, created["metadata"]["namespace"])
+        known.name = created["metadata"]["name"]
+        known.namespace = created["metadata"]["namespace"]
+        known.count = 1
+
+    def _new(self, event: dict[str, Any]) -> dict[str, Any]:
+        about = event["about"]
+        stamp = meta.now()
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "name": f"{about['name'][:236]}.{time.time_ns():016x}",
+                "namespace": about.get("namespace") or "default",
+            },
+            "involvedObject": about,
+            "type": event["type"],
+            "reason": event["reason"],
+            "message": event["message"],
+            "source": {"component": self._component} | ({"host": self._host} if self._host else {}),
+            "reportingComponent": self._component,
+            "reportingInstance": self._host,
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        }
+
+    async def flush(self) -> None:
+        """Wait until all events so far are written."""
+        await self._queue.join()
+
+    async def close(self) -> None:
+        """Write what is left, for a few seconds at most, and stop."""
+        if self._task is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_WITHIN):
+                await self.flush()
+        except TimeoutError:
+            log.warning("%d events were not written before the end", self._queue.qsize())
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._task = None
+
+
+def object_reference(obj: Any) -> dict[str, Any]:
+    if isinstance(obj, dict):
+        metadata = obj.get("metadata") or {}
+        found = {
+            "apiVersion": obj.get("apiVersion"),
+            "kind": obj.get("kind"),
+            "name": metadata.get("name"),
+            "namespace": metadata.get("namespace"),
+            "uid": metadata.get("uid"),
+            "resourceVersion": metadata.get("resourceVersion"),
+        }
+    else:
+        found = {
+            "apiVersion": obj.api_version,
+            "kind": obj.kind,
+            "name": obj.metadata.name,
+            "namespace": obj.metadata.namespace,
+            "uid": obj.metadata.uid,
+            "resourceVersion": obj.metadata.resource_version,
+        }
+    return {key: value for key, value in found.items() if value}
