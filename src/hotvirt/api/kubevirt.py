@@ -107,6 +107,7 @@ __all__ = [
     "PodNetwork",
     "Port",
     "SecretReference",
+    "SizeChange",
     "StartFailure",
     "StateChangeRequest",
     "VCPUs",
@@ -294,6 +295,14 @@ class VCPUs(Struct, frozen=True):
     online: int = 0
 
 
+class SizeChange(Struct, frozen=True):
+    """A change of size that is under way: the size it began from, and when (with microseconds)."""
+
+    sockets: int = 0
+    guest: Quantity | None = None
+    started_at: str | None = None
+
+
 class HotvirtStatus(Struct, frozen=True):
     """What Hotvirt says beyond KubeVirt's fields."""
 
@@ -303,6 +312,7 @@ class HotvirtStatus(Struct, frozen=True):
     accelerator: str = ""
     hypervisor: str = ""
     guest_mem_total: Quantity | None = None
+    change: SizeChange | None = None
 
 
 class VMIStatus(Struct, frozen=True):
