@@ -1,0 +1,1 @@
+"""The embedded node: plays the kubelet; Pods are processes of this machine."""
