@@ -93,7 +93,7 @@ class KernelModules:
         archive.file("etc/modules", "".join(f"{name}\n" for name in loadable).encode())
 
     def _files_needed(self, name: str, index: dict[str, list[str]]) -> list[str]:
-        """All that a module needs, its direct needs first, as depmod writes it: modprobe loads from the end."""
+        """What a module needs, direct needs first, as depmod writes it: modprobe loads from the end."""
         found: list[str] = []
         for need in index[name]:
             for file in (f"{need}.ko", *self._files_needed(need, index)) if need in index else ():
@@ -123,7 +123,9 @@ def build(tree: Path, rootfs: Path, modules: list[str]) -> bytes:
         archive.folder(folder)
     archive.folder("tmp", 0o1777)
     archive.character_device("dev/console", 5, 1)
-    archive.link("init", "sbin/init")
+    for folder in ("bin", "sbin", "usr/sbin"):
+        archive.link(folder, "/usr/bin")  # so that every script finds its commands, wherever it looks
+    archive.link("init", "usr/bin/busybox")
     for path in sorted(rootfs.rglob("*")):
         name = str(path.relative_to(rootfs))
         if path.is_symlink():
@@ -139,21 +141,21 @@ def build(tree: Path, rootfs: Path, modules: list[str]) -> bytes:
 def _add_busybox(archive: Archive, tree: Path) -> None:
     """busybox and a link for each of its commands, where our own files have no command of that name."""
     binary = next(path for path in (tree / "bin/busybox", tree / "usr/bin/busybox") if path.exists())
-    archive.file("bin/busybox", binary.read_bytes(), 0o755)
-    commands = subprocess.run([binary, "--list-full"], capture_output=True, text=True, check=True)
-    for command in commands.stdout.split():
-        if command not in archive:
-            archive.link(command, "/bin/busybox")
+    archive.file("usr/bin/busybox", binary.read_bytes(), 0o755)
+    listed = subprocess.run([binary, "--list"], capture_output=True, text=True, check=True)
+    for command in listed.stdout.split():
+        if f"usr/bin/{command}" not in archive:
+            archive.link(f"usr/bin/{command}", "busybox")
 
 
 def _add_agent(archive: Archive, tree: Path) -> None:
     """The guest agent and the libraries that its dynamic linker asks for."""
     agent = tree / AGENT_BINARY
-    archive.file(AGENT_BINARY, agent.read_bytes(), 0o755)
+    archive.file(f"usr/bin/{agent.name}", agent.read_bytes(), 0o755)
     folders = [tree / prefix / "x86_64-linux-gnu" for prefix in ("lib", "usr/lib")]
     linker = next(path for path in (folder / "ld-linux-x86-64.so.2" for folder in folders) if path.exists())
     library_path = ":".join(str(folder) for folder in folders)
-    command = [linker, "--library-path", library_path, "--list", agent]
+    command = [str(linker), "--library-path", library_path, "--list", str(agent)]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
     if listed.returncode != 0:
         raise BuildError(f"the guest agent's libraries cannot be listed: {listed.stderr or listed.stdout}")

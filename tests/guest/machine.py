@@ -1,0 +1,145 @@
+"""A guest in plain QEMU, without any of Hotvirt's code: these tests are about the disk, not about Hotvirt."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class JsonSocket:
+    """One JSON text a line, over a unix socket that QEMU listens on."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(60)
+        self._socket.connect(str(path))
+        self._unread = b""
+
+    def send(self, message: dict[str, Any], prefix: bytes = b"") -> None:
+        self._socket.sendall(prefix + json.dumps(message).encode() + b"\n")
+
+    def line(self) -> bytes:
+        while b"\n" not in self._unread:
+            received = self._socket.recv(65536)
+            if not received:
+                raise EOFError("QEMU closed the socket")
+            self._unread += received
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Machine:
+    """A running QEMU: its console text, its monitor, its guest agent."""
+
+    def __init__(self, folder: Path, disk: Path, *more: str) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self.console_log = folder / "console.log"
+        arguments = [
+            *("-accel", "tcg,tb-size=64", "-machine", "q35", "-cpu", "max", "-m", "256M,maxmem=2G"),
+            *("-smp", "1,sockets=2,cores=1,threads=1,maxcpus=2"),
+            *("-display", "none", "-nodefaults", "-no-reboot"),
+            *("-chardev", f"file,id=console,path={self.console_log}", "-serial", "chardev:console"),
+            *("-qmp", f"unix:{folder}/qmp,server=on,wait=off"),
+            *("-drive", f"file={disk},if=none,id=boot,format=raw,snapshot=on"),
+            *("-device", "virtio-blk-pci,drive=boot,serial=boot-disk,bootindex=1"),
+            *("-chardev", f"socket,id=agent,path={folder}/agent,server=on,wait=off"),
+            *("-device", "virtio-serial-pci"),
+            *("-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0"),
+            *more,
+        ]
+        self.output = folder / "qemu.log"
+        with self.output.open("wb") as output:
+            command = ["qemu-system-x86_64", *arguments]
+            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            self.until(
+                lambda: (folder / "qmp").exists() and (folder / "agent").exists(), "QEMU's sockets", 20
+            )
+            self._monitor = JsonSocket(folder / "qmp")
+            self._monitor.line()
+            self.monitor("qmp_capabilities")
+            self._agent = JsonSocket(folder / "agent")
+        except BaseException:
+            self.kill()
+            raise
+
+    def monitor(self, command: str, **arguments: Any) -> Any:
+        self._monitor.send({"execute": command, "arguments": arguments})
+        while True:
+            reply = json.loads(self._monitor.line())
+            if "event" not in reply:
+                assert "error" not in reply, reply
+                return reply["return"]
+
+    def console(self) -> str:
+        return self.console_log.read_text(errors="replace") if self.console_log.exists() else ""
+
+    def until(self, true: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+        """Wait for something that has no event of its own (a line in a file, a figure in the guest)."""
+        deadline = time.monotonic() + seconds
+        while not (result := true()):
+            assert self.process.poll() is None, (
+                f"QEMU ended: {self.process.stdout and self.process.stdout.read()}"
+            )
+            assert time.monotonic() < deadline, (
+                f"no {what} within {seconds:.0f} s. Console:\n{self.console()}"
+            )
+            time.sleep(0.05)
+        return result
+
+    def until_console(self, text: str, seconds: float = 60) -> None:
+        self.until(lambda: text in self.console(), f"console line {text!r}", seconds)
+
+    def sync_agent(self) -> None:
+        """0xFF makes the agent drop what it has half read; it answers that with an error line, so read on
+        to the reply that starts with 0xFF."""
+        self._agent.send({"execute": "guest-sync-delimited", "arguments": {"id": 4711}}, prefix=b"\xff")
+        while not (line := self._agent.line()).startswith(b"\xff"):
+            continue
+        assert json.loads(line[1:])["return"] == 4711
+
+    def agent(self, command: str, **arguments: Any) -> Any:
+        self._agent.send({"execute": command, "arguments": arguments})
+        reply = json.loads(self._agent.line())
+        assert "error" not in reply, reply
+        return reply["return"]
+
+    def run(self, *command: str) -> str:
+        """Run a program in the guest; its output."""
+        pid = self.agent("guest-exec", path=command[0], arg=list(command[1:]), **{"capture-output": True})[
+            "pid"
+        ]
+
+        def ended() -> dict[str, Any] | None:
+            status: dict[str, Any] = self.agent("guest-exec-status", pid=pid)
+            return status if status["exited"] else None
+
+        status = self.until(ended, f"end of {command}")
+        output = base64.b64decode(status.get("out-data", "")).decode()
+        assert status["exitcode"] == 0, (command, output, base64.b64decode(status.get("err-data", "")))
+        return output
+
+    def write(self, path: str, text: str) -> None:
+        handle = self.agent("guest-file-open", path=path, mode="w")
+        self.agent("guest-file-write", handle=handle, **{"buf-b64": base64.b64encode(text.encode()).decode()})
+        self.agent("guest-file-close", handle=handle)
+
+    def wait_for_end(self, seconds: float) -> None:
+        self.process.wait(seconds)
+
+    def kill(self) -> None:
+        for each in ("_monitor", "_agent"):
+            if connection := getattr(self, each, None):
+                connection.close()
+        self.process.kill()
+        self.process.wait()
