@@ -1,8 +1,8 @@
 """Which lists of the built-in kinds a strategic merge patch merges, and by which key.
 
 A field's entry is the name of the type it holds; `[key]Type` is a list merged by `key`; `[]` a list of plain
-values merged as a set. Lists that are not here are replaced whole. The table says what Kubernetes' own types say in
-their patchStrategy tags.
+values merged as a set. Lists that are not here are replaced whole. The table says what Kubernetes' types
+say in their patchStrategy tags.
 """
 
 from __future__ import annotations

@@ -1,0 +1,101 @@
+"""Events as people see them: counted, combined, cut off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hotvirt.api.core import ConfigMap
+from hotvirt.api.meta import ObjectMeta
+from hotvirt.kube.client import Client
+from hotvirt.kube.events import Recorder
+
+from .tiny_api import TinyApi, config_map
+
+ABOUT = ConfigMap(metadata=ObjectMeta(name="one", namespace="ns", uid="u1", resource_version="7"))
+
+
+def events(api: TinyApi) -> list[dict[str, Any]]:
+    return [obj for (plural, _, _), obj in api.objects.items() if plural == "events"]
+
+
+async def test_an_event_says_who_what_and_about_what() -> None:
+    api = TinyApi()
+    async with api.running() as config, Client(config) as client:
+        recorder = Recorder(client, "hotvirt-controller", "host1")
+        recorder.event(ABOUT, "Normal", "Started", "it started")
+        await recorder.close()
+    (event,) = events(api)
+    assert event["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": "one",
+        "namespace": "ns",
+        "uid": "u1",
+        "resourceVersion": "7",
+    }
+    assert event["metadata"]["namespace"] == "ns"
+    assert event["metadata"]["name"].startswith("one.")
+    assert (event["type"], event["reason"], event["message"]) == ("Normal", "Started", "it started")
+    assert event["source"] == {"component": "hotvirt-controller", "host": "host1"}
+    assert event["count"] == 1
+    assert event["firstTimestamp"] == event["lastTimestamp"]
+
+
+async def test_the_same_event_again_is_counted_even_after_it_expired() -> None:
+    api = TinyApi()
+    async with api.running() as config, Client(config) as client:
+        recorder = Recorder(client, "c")
+        for _ in range(3):
+            recorder.event(ABOUT, "Normal", "Again", "same")
+        recorder.event(ABOUT, "Warning", "Again", "same")
+        await recorder.flush()
+        assert sorted(event["count"] for event in events(api)) == [1, 3]
+        api.objects.clear()
+        recorder.event(ABOUT, "Normal", "Again", "same")
+        await recorder.close()
+        assert [event["count"] for event in events(api)] == [1]
+
+
+async def test_many_similar_events_become_one() -> None:
+    api = TinyApi()
+    now = 0.0
+    async with api.running() as config, Client(config) as client:
+        recorder = Recorder(client, "c", clock=lambda: now)
+        for number in range(20):
+            recorder.event(ABOUT, "Normal", "Many", f"number {number}")
+        await recorder.flush()
+        assert len(events(api)) == 11
+        combined = events(api)[-1]
+        assert combined["message"] == "(combined from similar events): number 19"
+        assert combined["count"] == 10
+        await recorder.close()
+
+
+async def test_an_object_that_floods_is_cut_off_and_others_are_not() -> None:
+    api = TinyApi()
+    now = 0.0
+    async with api.running() as config, Client(config) as client:
+        recorder = Recorder(client, "c", clock=lambda: now)
+        for _ in range(100):
+            recorder.event(ABOUT, "Normal", "Flood", "same")
+        recorder.event(config_map("other") | {"kind": "ConfigMap"}, "Normal", "Fine", "heard")
+        await recorder.flush()
+        counts = {event["reason"]: event["count"] for event in events(api)}
+        assert counts == {"Flood": 25, "Fine": 1}
+        now = 600.0
+        recorder.event(ABOUT, "Normal", "Flood", "same")
+        await recorder.close()
+        assert {event["reason"]: event["count"] for event in events(api)}["Flood"] == 26
+
+
+async def test_an_api_that_refuses_costs_a_log_line_only(caplog: pytest.LogCaptureFixture) -> None:
+    api = TinyApi()
+    async with api.running() as config:
+        pass
+    async with Client(config) as client:
+        recorder = Recorder(client, "c")
+        recorder.event(ABOUT, "Normal", "Lost", "nobody hears")
+        await recorder.close()
+    assert "Lost nobody hears" in caplog.text

@@ -1,0 +1,94 @@
+"""Leader election: one at a time, given back on exit, taken over when the holder is silent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from aiohttp import web
+
+from hotvirt.kube.client import Client
+from hotvirt.kube.lease import Election
+
+from .tiny_api import TinyApi, status
+
+QUICK: dict[str, Any] = {"duration": 1.0, "renew_within": 0.1, "retry": 0.01}
+
+
+def lease(api: TinyApi) -> dict[str, Any]:
+    spec: dict[str, Any] = api.objects[("leases", "kubevirt", "controller")]["spec"]
+    return spec
+
+
+class Candidate:
+    def __init__(self, client: Client, name: str) -> None:
+        self.leads = asyncio.Event()
+        self.stopped = asyncio.Event()
+        self.end = asyncio.Event()
+        self.election = Election(client, "kubevirt", "controller", name, **QUICK)
+        self.task = asyncio.create_task(self.election.run(self._work))
+
+    async def _work(self) -> None:
+        self.leads.set()
+        self.stopped.clear()
+        try:
+            await self.end.wait()
+        finally:
+            self.leads.clear()
+            self.stopped.set()
+
+    async def cancel(self) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
+async def test_one_leads_and_the_next_takes_over_at_once_when_it_exits() -> None:
+    api = TinyApi()
+    async with api.running() as config, Client(config) as client, asyncio.timeout(5):
+        one = Candidate(client, "one")
+        await one.leads.wait()
+        two = Candidate(client, "two")
+        renewals = api.count("PATCH")
+        await api.until(lambda: api.count("PATCH") >= renewals + 2)
+        assert not two.leads.is_set()
+        assert lease(api)["holderIdentity"] == "one"
+        await one.cancel()
+        assert one.stopped.is_set()
+        await two.leads.wait()
+        assert lease(api)["holderIdentity"] == "two"
+        assert lease(api)["leaseTransitions"] == 1
+        two.end.set()
+        await two.task
+        assert lease(api)["holderIdentity"] == ""
+
+
+async def test_a_silent_holder_is_judged_by_our_own_clock() -> None:
+    api = TinyApi()
+    held = {"holderIdentity": "dead", "leaseDurationSeconds": 15, "renewTime": "1970-01-01T00:00:00.000000Z"}
+    await api.put("leases", {"metadata": {"name": "controller", "namespace": "kubevirt"}, "spec": held})
+    now = 0.0
+    async with api.running() as config, Client(config) as client, asyncio.timeout(5):
+        election = Election(client, "kubevirt", "controller", "two", clock=lambda: now)
+        assert not await election._attempt()
+        now = 14.0
+        assert not await election._attempt()
+        now = 16.0
+        assert await election._attempt()
+        assert lease(api)["holderIdentity"] == "two"
+
+
+async def test_a_leader_that_cannot_renew_stops_its_work() -> None:
+    api = TinyApi()
+    async with api.running() as config, Client(config) as client, asyncio.timeout(5):
+        one = Candidate(client, "one")
+        await one.leads.wait()
+
+        async def down(request: web.Request) -> web.StreamResponse:
+            return status(500, "InternalError", "down")
+
+        api.interfere = down
+        await one.stopped.wait()
+        assert not one.election.is_leader
+        api.interfere = None
+        await one.leads.wait()
+        await one.cancel()
