@@ -1,0 +1,1 @@
+"""QEMU: its command line, its monitor, the agent in its guests."""
