@@ -16,9 +16,11 @@ from hotvirt.api.resources import ALL, PODS, VMS
 
 def test_a_null_means_not_set() -> None:
     vm = codec.decode(
-        '{"metadata": {"name": "a", "creationTimestamp": null, "labels": null}, "spec": {"runStrategy": "Always",'
-        ' "template": {"metadata": {"creationTimestamp": null}, "spec": {"domain": {"machine": null,'
-        ' "devices": null, "cpu": {"sockets": null, "cores": 2}}, "volumes": null}}}}',
+        """{"metadata": {"name": "a", "creationTimestamp": null, "labels": null},
+            "spec": {"runStrategy": "Always", "template": {
+              "metadata": {"creationTimestamp": null},
+              "spec": {"volumes": null, "domain": {
+                "machine": null, "devices": null, "cpu": {"sockets": null, "cores": 2}}}}}}""",
         VirtualMachine,
     )
     domain = vm.spec.template.spec.domain

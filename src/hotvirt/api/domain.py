@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import field
-
 from hotvirt.api.meta import Empty, Struct
 from hotvirt.api.pods import ResourceRequirements
 from hotvirt.api.quantity import Quantity
+
+
+class CPUFeature(Struct, frozen=True):
+    name: str = ""
+    policy: str = ""
 
 
 class CPU(Struct, frozen=True):
@@ -17,7 +20,7 @@ class CPU(Struct, frozen=True):
     threads: int = 0
     max_sockets: int = 0
     model: str = ""
-    dedicated_cpu_placement: bool = False
+    features: tuple[CPUFeature, ...] = ()
 
 
 class Hugepages(Struct, frozen=True):
@@ -39,19 +42,16 @@ class DomainResources(ResourceRequirements, frozen=True):
 class DiskTarget(Struct, frozen=True):
     bus: str = ""
     readonly: bool = False
-    pci_address: str = ""
 
 
 class CDRomTarget(Struct, frozen=True):
     bus: str = ""
     readonly: bool | None = None
-    tray: str = ""
 
 
 class LunTarget(Struct, frozen=True):
     bus: str = ""
     readonly: bool = False
-    reservation: bool = False
 
 
 class Disk(Struct, frozen=True):
@@ -63,10 +63,7 @@ class Disk(Struct, frozen=True):
     serial: str = ""
     cache: str = ""
     io: str = ""
-    dedicated_io_thread: bool | None = field(default=None, name="dedicatedIOThread")
     shareable: bool | None = None
-    block_size: dict[str, Any] | None = None
-    error_policy: str | None = None
 
 
 class Port(Struct, frozen=True):
@@ -80,8 +77,6 @@ class Interface(Struct, frozen=True):
     model: str = ""
     mac_address: str = ""
     boot_order: int | None = None
-    pci_address: str = ""
-    state: str = ""
     ports: tuple[Port, ...] = ()
     masquerade: Empty | None = None
     bridge: Empty | None = None
@@ -104,12 +99,11 @@ class Devices(Struct, frozen=True):
 
 
 class Bios(Struct, frozen=True):
-    use_serial: bool | None = None
+    """Boot with BIOS, which is the default."""
 
 
 class Efi(Struct, frozen=True):
     secure_boot: bool | None = None
-    persistent: bool | None = None
 
 
 class Bootloader(Struct, frozen=True):

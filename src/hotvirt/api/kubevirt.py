@@ -26,6 +26,7 @@ from hotvirt.api.domain import (
     Bios,
     Bootloader,
     CDRomTarget,
+    CPUFeature,
     Devices,
     Disk,
     DiskTarget,
@@ -63,6 +64,7 @@ __all__ = [
     "Bios",
     "Bootloader",
     "CDRomTarget",
+    "CPUFeature",
     "CPUTopology",
     "ClaimInfo",
     "ClaimVolume",
@@ -139,7 +141,6 @@ class VMISpec(Struct, frozen=True):
     tolerations: tuple[dict[str, Any], ...] = ()
     scheduler_name: str = ""
     priority_class_name: str = ""
-    eviction_strategy: str | None = None
     start_strategy: str | None = None
     architecture: str = ""
 
@@ -193,7 +194,6 @@ class VMStatus(Struct, frozen=True):
     conditions: tuple[Condition, ...] = ()
     state_change_requests: tuple[StateChangeRequest, ...] = ()
     start_failure: StartFailure | None = None
-    volume_snapshot_statuses: tuple[dict[str, Any], ...] = ()
     instancetype_ref: dict[str, Any] | None = None
     preference_ref: dict[str, Any] | None = None
 
