@@ -1,0 +1,64 @@
+# `make demo` and `make test` do all their own set-up; the rest is for everyday work.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+TIERS := unit guest conformance kubectl embedded faults
+PYTEST := $(BIN)/pytest
+SOURCES := src tests demo bench hack
+# kubectl and the real API server, as hack/kube/build prints them; asked for only by the tiers that use them
+KUBE_TIERS := conformance kubectl embedded faults
+
+.PHONY: help demo test $(TIERS:%=test-%) lint format bench soak crds lock setup clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '  make test-TIER          one tier: %s\n' "$(TIERS)"
+
+demo: ## boot a real guest and give it a second vCPU while it runs
+	@hack/setup demo
+	@$(BIN)/python demo/run.py
+
+test: ## lint, then every test
+	@hack/setup test
+	@$(MAKE) lint
+	@$(PYTEST) $(TIERS:%=tests/%)
+
+test-unit: setup
+	@$(PYTEST) tests/unit
+
+test-guest:
+	@hack/setup demo
+	@$(PYTEST) tests/guest
+
+$(KUBE_TIERS:%=test-%): test-%:
+	@hack/setup test
+	@$(PYTEST) tests/$*
+
+lint: setup ## ruff, mypy and the import contracts
+	@$(BIN)/ruff check --quiet $(SOURCES)
+	@$(BIN)/ruff format --quiet --check $(SOURCES)
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo > /dev/null || $(BIN)/lint-imports --no-logo
+	@echo "lint: clean"
+
+format: setup ## put the sources into ruff's format
+	@$(BIN)/ruff check --quiet --fix $(SOURCES)
+	@$(BIN)/ruff format --quiet $(SOURCES)
+
+crds: setup ## generate deploy/crds again
+	@$(BIN)/python -m hotvirt.api.crd.generate deploy/crds
+
+lock: setup ## resolve the dependencies again and write requirements.lock
+	@uv=$$(command -v uv || echo "$${HOTVIRT_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/hotvirt}/uv/bin/uv"); \
+	"$$uv" lock --quiet --upgrade && \
+	"$$uv" export --quiet --frozen --all-groups --no-emit-project --no-header --no-annotate > requirements.lock
+
+setup:
+	@hack/setup venv
+
+clean: ## remove what make made in this checkout (the cache outside of it stays)
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache bench/out uv.lock
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,18 @@
+"""What holds for the whole test run: the options of the targets, and that in CI nothing is skipped."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+pytest_plugins = ["tests.targets.plugin"]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A test that is skipped says nothing. Where every part must be there (CI), that is a failure."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    unasked = [name for name in ("skipped", "xfailed", "xpassed") if reporter and reporter.stats.get(name)]
+    if unasked and os.environ.get("CI"):
+        reporter.write_line(f"CI is set, so {' and '.join(unasked)} tests are failures", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
