@@ -1,0 +1,133 @@
+"""One Kubernetes API under test: where it is, how to get in, what it has, how to stop it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ctypes
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+READY_WITHIN = 120.0
+
+
+@dataclass
+class Target:
+    name: str
+    kubeconfig: Path
+    has_controllers: bool
+    """Garbage collection and the life cycle of namespaces work, as with a controller-manager."""
+    stop: Callable[[], None] = field(default=lambda: None)
+
+    def __post_init__(self) -> None:
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        names = next(c["context"] for c in config["contexts"] if c["name"] == config["current-context"])
+        cluster = next(c["cluster"] for c in config["clusters"] if c["name"] == names["cluster"])
+        user = next(u["user"] for u in config["users"] if u["name"] == names["user"])
+        self.url: str = cluster["server"].rstrip("/")
+        self.token: str | None = user.get("token")
+        self.tls = ssl.create_default_context(cadata=self._pem(cluster, "certificate-authority").decode())
+        self.tls_without_user = ssl.create_default_context(
+            cadata=self._pem(cluster, "certificate-authority").decode()
+        )
+        if self.token is None:
+            self._load_client_certificate(user)
+
+    def _pem(self, section: dict[str, Any], key: str) -> bytes:
+        if data := section.get(f"{key}-data"):
+            return base64.b64decode(data)
+        path: str = section[key]
+        return (self.kubeconfig.parent / path).read_bytes()
+
+    def _load_client_certificate(self, user: dict[str, Any]) -> None:
+        pair = self.kubeconfig.with_suffix(".client.pem")
+        pair.touch(mode=0o600)
+        pair.write_bytes(self._pem(user, "client-certificate") + b"\n" + self._pem(user, "client-key"))
+        try:
+            self.tls.load_cert_chain(pair)
+        finally:
+            pair.unlink()
+
+    def request(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """A plain blocking call, for setting up; the tests have a client of their own."""
+        request = urllib.request.Request(self.url + path, method=method)
+        request.add_header("Accept", "application/json")
+        if self.token:
+            request.add_header("Authorization", f"Bearer {self.token}")
+        if body is not None:
+            request.data = json.dumps(body).encode()
+            request.add_header("Content-Type", "application/json")
+        try:
+            with urllib.request.urlopen(request, context=self.tls, timeout=30) as answer:
+                status, text = answer.status, answer.read()
+        except urllib.error.HTTPError as refusal:
+            status, text = refusal.code, refusal.read()
+        try:
+            return status, json.loads(text)
+        except ValueError:
+            return status, text.decode(errors="replace")
+
+    def install_crd(self, crd: dict[str, Any]) -> None:
+        """Create the CRD unless the server has it, and wait until it is served."""
+        collection = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        status, answer = self.request("POST", collection, crd)
+        if status not in (201, 409):
+            raise RuntimeError(f"The CRD {crd['metadata']['name']} was refused with {status}: {answer}")
+        spec = crd["spec"]
+        served = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+        wait_until(lambda: self.request("GET", served)[0] == 200, f"{served} to be served")
+
+
+def wait_until(true: Callable[[], bool], what: str, within: float = READY_WITHIN) -> None:
+    """Poll, for things that have no event to wait for: a server that is starting."""
+    deadline = time.monotonic() + within
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"Waited {within:.0f} s for {what}.")
+        time.sleep(0.05)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago; all held at once, so that they differ."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def start_process(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a server that dies with the test run, however that ends."""
+    libc = ctypes.CDLL(None)
+    pr_set_pdeathsig = 1
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=lambda: libc.prctl(pr_set_pdeathsig, signal.SIGKILL),
+        )
+
+
+def stop_process(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
