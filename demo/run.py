@@ -196,9 +196,7 @@ async def grow(state: Path) -> tuple[Facts, Facts, str, float]:
                 lambda vmi: guest_sees(vmi) and address_of(vmi), "the guest", BOOT_LIMIT
             )
             before = await ask_guest(address_of(vmi))
-            say(
-                f"the guest is up (its kernel booted {before.uptime:.1f} s ago) and sees {before.cpus_online} vCPU"
-            )
+            say(f"the guest is up (since {before.uptime:.1f} s) and sees {before.cpus_online} vCPU")
 
             asked = time.monotonic()
             sockets = {"spec": {"template": {"spec": {"domain": {"cpu": {"sockets": 2}}}}}}
