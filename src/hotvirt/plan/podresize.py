@@ -150,20 +150,22 @@ def decide(
     `worlds` has, for each cause of a refusal, the present state of what it depends on.
     """
     known = actual if actual is not None else asked
+    # A size that was refused but still stands in the Pod's spec would go on holding quota.
+    back = known if asked != known else None
     if asked != target:
         if (
             refusal is not None
             and refusal.target == target
             and refusal.world == worlds.get(refusal.cause, "")
         ):
-            return _refused(refusal, asked, known)
+            return refused(refusal, back)
         return Verdict(Step.ASK, target, "PodResize", f"The Pod is being asked for {target}.")
     if known == target:
         return Verdict(Step.DONE)
     pending, progress = find(conditions, PENDING), find(conditions, IN_PROGRESS)
     if pending is not None and pending.reason == INFEASIBLE:
         message = _ended(pending.message or "the node cannot hold it")
-        return _refused(Refusal(target, Cause.NODE, message, worlds.get(Cause.NODE, "")), asked, known)
+        return refused(Refusal(target, Cause.NODE, message, worlds.get(Cause.NODE, "")), back)
     if pending is not None:
         return Verdict(
             Step.WAIT, reason=f"PodResize{pending.reason or 'Pending'}", message=_sentence(pending, target)
@@ -179,11 +181,10 @@ def decide(
     )
 
 
-def _refused(refusal: Refusal, asked: Size, actual: Size) -> Verdict:
-    # A size that was refused but still stands in the Pod's spec would go on holding quota.
+def refused(refusal: Refusal, revert_to: Size | None = None) -> Verdict:
     return Verdict(
         Step.REFUSED,
-        actual if asked != actual else None,
+        revert_to,
         refusal.cause.value,
         f"The Pod cannot have {refusal.target}: {refusal.message} "
         "The guest runs on as it is; this is tried again when there may be room.",

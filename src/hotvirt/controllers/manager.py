@@ -1,0 +1,85 @@
+"""All controllers over one client: what watches what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from hotvirt.api.cdi import DataVolume
+from hotvirt.api.core import LimitRange, Node, PersistentVolumeClaim, Pod, ResourceQuota
+from hotvirt.api.kubevirt import KubeVirt, VirtualMachineInstance
+from hotvirt.api.meta import Kind
+from hotvirt.api.resources import VMIS
+from hotvirt.kube.client import Client
+from hotvirt.kube.controller import Controller
+from hotvirt.kube.events import Recorder
+from hotvirt.kube.informer import Key
+
+from .caches import Caches
+from .kubevirt import KubeVirtReconciler
+from .vm import VmReconciler
+from .vmi import VmiReconciler
+
+
+class Manager:
+    def __init__(self, client: Client, recorder: Recorder, *, workers: int = 8) -> None:
+        self.caches = Caches(client)
+        caches = self.caches
+        self._vmi_reconciler = VmiReconciler(client, caches, recorder)
+
+        self.vm = Controller("vm", VmReconciler(client, caches, recorder).reconcile, workers=workers)
+        self.vm.watch(caches.vms, _own_key)
+        self.vm.watch(caches.vmis, _own_key)
+        self.vm.watch(caches.data_volumes, self._users)
+        self.vm.watch(caches.claims, self._users)
+        self.vm.watch(caches.kubevirts, self._all_vms)
+
+        self.vmi = Controller("vmi", self._vmi_reconciler.reconcile, workers=workers)
+        self.vmi.watch(caches.vmis, _own_key)
+        self.vmi.watch(caches.pods, self._vmis_of_pod)
+        self.vmi.watch(caches.data_volumes, self._users)
+        self.vmi.watch(caches.claims, self._users)
+        self.vmi.watch(caches.nodes, self._refused_on_node)
+        self.vmi.watch(caches.quotas, self._refused_in_namespace)
+        self.vmi.watch(caches.limit_ranges, self._refused_in_namespace)
+
+        self.kubevirt = Controller("kubevirt", KubeVirtReconciler(client, caches).reconcile, workers=1)
+        self.kubevirt.watch(caches.kubevirts, _own_key)
+
+    @property
+    def controllers(self) -> tuple[Controller, ...]:
+        return self.vm, self.vmi, self.kubevirt
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.caches.run(), name="caches")
+            for controller in self.controllers:
+                tasks.create_task(controller.run(), name=f"controller {controller.name}")
+
+    async def synced(self) -> None:
+        await self.caches.synced()
+
+    def _users(self, obj: DataVolume | PersistentVolumeClaim) -> Iterable[Key]:
+        return self.caches.users_of_claim(*obj.metadata.key)
+
+    def _all_vms(self, _kubevirt: KubeVirt) -> Iterable[Key]:
+        return self.caches.vms.keys()
+
+    def _vmis_of_pod(self, pod: Pod) -> Iterable[Key]:
+        """The Pod's VMI, and those on the same node that wait for room."""
+        owner = pod.metadata.controller_of()
+        if owner is not None and owner.kind == VMIS.kind:
+            yield pod.metadata.namespace, owner.name
+        yield from self._vmi_reconciler.resizer.waiting_for_node(pod.spec.node_name)
+
+    def _refused_on_node(self, node: Node) -> Iterable[Key]:
+        return self._vmi_reconciler.resizer.waiting_for_node(node.metadata.name)
+
+    def _refused_in_namespace(self, obj: ResourceQuota | LimitRange) -> Iterable[Key]:
+        return self._vmi_reconciler.resizer.waiting_in(obj.metadata.namespace)
+
+
+def _own_key(obj: Kind | VirtualMachineInstance | Any) -> Iterable[Key]:
+    return [obj.metadata.key]
