@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +31,52 @@ class LogOptions:
     limit_bytes: int | None = None
     previous: bool = False
     stream: str = "All"
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> LogOptions:
+        """From the parameters of a request; raises ValueError with a sentence."""
+
+        def flag(name: str) -> bool:
+            return query.get(name, "").lower() in ("true", "1")
+
+        def number(name: str) -> int | None:
+            text = query.get(name)
+            if text is None or text == "":
+                return None
+            try:
+                return int(text)
+            except ValueError:
+                raise ValueError(f"{name} must be a whole number, not {text!r}.") from None
+
+        return cls(
+            follow=flag("follow"),
+            tail_lines=number("tailLines"),
+            since_seconds=number("sinceSeconds"),
+            since_time=query.get("sinceTime") or None,
+            timestamps=flag("timestamps"),
+            limit_bytes=number("limitBytes"),
+            previous=flag("previous"),
+            stream=query.get("stream") or "All",
+        )
+
+    def check(self) -> None:
+        """Raises ValueError with a sentence for what makes no sense."""
+        if self.previous:
+            raise ValueError(
+                "There is no log of a previous container: the containers of this Pod are never restarted."
+            )
+        for name, value, least in (
+            ("limitBytes", self.limit_bytes, 1),
+            ("tailLines", self.tail_lines, 0),
+            ("sinceSeconds", self.since_seconds, 1),
+        ):
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least}.")
+        if self.since_seconds is not None and self.since_time:
+            raise ValueError("Only one of sinceSeconds and sinceTime may be given.")
+        if self.stream not in ("All", "Stdout", "Stderr"):
+            raise ValueError(f"stream must be All, Stdout or Stderr, not {self.stream!r}.")
+        self.since()
 
     def since(self) -> str:
         """The earliest time that is shown, comparable with a record's; empty for all."""
@@ -154,12 +200,6 @@ async def read_log(
 ) -> AsyncIterator[bytes]:
     """The log in `folder`. `ended()` says whether the container has ended; `on_end(wake)` has `wake` called
     when that may have changed and returns how to stop that."""
-    if options.previous:
-        raise ValueError(
-            "There is no log of a previous container: the containers of this Pod are never restarted."
-        )
-    if options.limit_bytes is not None and options.limit_bytes <= 0:
-        raise ValueError("limitBytes must be greater than zero.")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     renderer = Renderer(options)
     changed = asyncio.Event()

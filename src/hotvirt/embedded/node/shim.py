@@ -310,6 +310,16 @@ def detach() -> None:
     os.umask(0o077)
 
 
+def say_ready() -> None:
+    """The node waits for this, or for the end of file, on our standard output."""
+    try:
+        os.write(1, b"ok")
+    except OSError:
+        pass  # it was killed meanwhile; the next one finds our record
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 1)
+
+
 def main(folder: str) -> int:
     with open(os.path.join(folder, "start.json")) as file:
         start = json.load(file)
@@ -329,6 +339,7 @@ def main(folder: str) -> int:
     os.makedirs("containers", mode=0o700, exist_ok=True)
     boot = boot_id()
     write_record("shim.json", {"pid": os.getpid(), "startTime": start_time(os.getpid()), "bootId": boot})
+    say_ready()
     pump = Pump()
     for spec in start["initContainers"]:
         if not run([spec], folder, boot, pump):
