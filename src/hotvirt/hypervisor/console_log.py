@@ -1,7 +1,9 @@
-"""`hotvirt-launcher console-log`: the machine's serial port, to this container's log and to any number of consoles.
+"""`hotvirt-launcher console-log`: the machine's serial port, to this container's log and to any number of
+consoles.
 
-Nobody may hold up the guest: what a slow log or a slow console cannot take is dropped, with a note where it is
-missing. It ends when the machine has ended: QEMU and the launcher before it hold a lock on the file `alive`.
+Nobody may hold up the guest: what a slow log or a slow console cannot take is dropped, with a note where it
+is missing. It ends when the machine has ended: QEMU and the launcher before it hold a lock on the file
+`alive`.
 """
 
 from __future__ import annotations
@@ -15,11 +17,9 @@ import sys
 import threading
 import time
 
-from hotvirt.hypervisor.files import RUN_DIR, container_path
-from hotvirt.hypervisor.launcher import ALIVE_FILE, ENDED_FILE
+from hotvirt.hypervisor.files import ALIVE_FILE, CONSOLE_SOCKET, ENDED_FILE, RUN_DIR, container_path
 from hotvirt.hypervisor.qemu.command import SERIAL_SOCKET
 
-CONSOLE_SOCKET = "console.sock"
 MAX_BUFFER = 1 << 20
 MAX_CONSOLES = 64
 _CHUNK = 65536
@@ -43,7 +43,9 @@ class Outlet:
             self._dropped += len(data)
             return
         if self._dropped:
-            self._pending += f"\r\n[hotvirt: {self._dropped} bytes dropped: too slow to take them]\r\n".encode()
+            self._pending += (
+                f"\r\n[hotvirt: {self._dropped} bytes dropped: too slow to take them]\r\n".encode()
+            )
             self._dropped = 0
         self._pending += data
 

@@ -1,12 +1,13 @@
 """The files of one machine inside its Pod: where each disk lies, and how it is opened.
 
-The launcher prepares them before it becomes the hypervisor: copies-on-write over container disks, empty disks, the
-cloud-init image. Standard library only. Every path goes through `HOTVIRT_CONTAINER_ROOT` where there is no mount
-namespace (one-machine mode).
+The launcher prepares them before it becomes the hypervisor: copies-on-write over container disks, empty
+disks, the cloud-init image. Standard library only. Every path goes through `HOTVIRT_CONTAINER_ROOT` where
+there is no mount namespace (one-machine mode).
 """
 
 from __future__ import annotations
 
+import binascii
 import os
 import stat
 import sys
@@ -25,6 +26,13 @@ CLAIMS_DIR = "/var/run/hotvirt-claims"
 SECRETS_DIR = "/var/run/hotvirt-secrets"
 ROOT_VARIABLE = "HOTVIRT_CONTAINER_ROOT"
 MACHINE_VARIABLE = "HOTVIRT_MACHINE"
+
+# Names in the run folder, beside the hypervisor's own.
+LAUNCHER_SOCKET = "launcher.sock"
+CONSOLE_SOCKET = "console.sock"
+MACHINE_FILE = "machine.json"
+ALIVE_FILE = "alive"
+ENDED_FILE = "ended"
 
 _EFI_FIRMWARE = (
     # (code, variables) of Debian's ovmf and of Fedora's edk2-ovmf
@@ -138,7 +146,7 @@ def _container_disk(source: Source) -> str:
     if len(names) != 1:
         found = f"it has {len(names)}" if names else "it has none"
         raise FilesError(
-            f"container disk {source.volume}: the image must have exactly one file in its folder disk/, {found}. "
+            f"container disk {source.volume}: the image must have exactly one file in disk/, {found}. "
             "Build it that way, or name the file in containerDisk.path"
         )
     return _inside_image(source.volume, "disk/" + names[0], f"the disk of the container disk {source.volume}")
@@ -147,12 +155,8 @@ def _container_disk(source: Source) -> str:
 def _inside_image(volume: str, path: str, what: str) -> str:
     """A regular file within an image volume; links that lead out of it are refused."""
     folder = os.path.realpath(f"{container_path(IMAGES_DIR)}/{volume}")
-    named = os.path.normpath("/" + path.lstrip("/"))
-    # One-machine mode binds an image name to a file: there the image's own entry may be a link to it.
-    entry = folder + named
-    real = os.path.realpath(entry)
-    linked = ROOT_VARIABLE in os.environ and os.path.dirname(named) == "/disk"
-    if not real.startswith(folder + "/") and not linked:
+    real = os.path.realpath(folder + os.path.normpath("/" + path.lstrip("/")))
+    if not real.startswith(folder + "/"):
         raise FilesError(f"{what} is {path!r}, which leads out of its image")
     try:
         mode = os.stat(real).st_mode
@@ -185,7 +189,8 @@ def _claim(source: Source) -> DiskFile:
         ) from error
     if not stat.S_ISREG(mode):
         raise FilesError(f"disk.img in the claim of volume {source.volume} is not a regular file")
-    # Always raw: a guest could write any header into its own disk, and a format guessed from it could open host files.
+    # Always raw: a guest could write any header into its own disk, and a format guessed from it could open
+    # host files.
     return DiskFile(image, "raw")
 
 
@@ -207,7 +212,9 @@ def _efi(secure: bool) -> tuple[str, str]:
                     _write(own, file.read())
             return code, own
     raise FilesError(
-        "the machine asks for EFI" + (" with secure boot" if secure else "") + ", and there is no OVMF firmware here: "
+        "the machine asks for EFI"
+        + (" with secure boot" if secure else "")
+        + ", and there is no OVMF firmware here: "
         "install the package ovmf, or ask for firmware.bootloader.bios"
     )
 
@@ -215,15 +222,18 @@ def _efi(secure: bool) -> tuple[str, str]:
 def cloud_init_image(source: Source, machine: Machine) -> bytes:
     """The NoCloud volume: what cloud-init reads from a disk labelled cidata."""
     contents = {
-        "meta-data": f"instance-id: {machine.name}.{machine.namespace}\nlocal-hostname: {machine.hostname}\n".encode(),
-        "user-data": source.user_data.encode(),
+        "meta-data": (
+            f"instance-id: {machine.name}.{machine.namespace}\nlocal-hostname: {machine.hostname}\n"
+        ).encode(),
+        "user-data": source.user_data.encode() or binascii.a2b_base64(source.user_data_base64),
     }
+    network = source.network_data.encode() or binascii.a2b_base64(source.network_data_base64)
     if source.user_data_secret:
         contents["user-data"] = _secret(source.volume, "userdata")
     if source.network_data_secret:
-        contents["network-config"] = _secret(source.volume, "networkdata")
-    elif source.network_data:
-        contents["network-config"] = source.network_data.encode()
+        network = _secret(source.volume, "networkdata")
+    if network:
+        contents["network-config"] = network
     return iso_image("cidata", contents)
 
 

@@ -1,7 +1,8 @@
 """A tiny writer of ISO 9660 images with Joliet names: what cloud-init's NoCloud source reads.
 
-One folder, a handful of small files. The plain names are written as `USER-DATA.;1`, which every reader shows as
-`user-data`; the Joliet names carry the exact spelling. Standard library only: the launcher runs it.
+One folder, a handful of small files. The plain names are written as `USER-DATA.;1`, which every reader
+shows as `user-data`; the Joliet names carry the exact spelling. Standard library only: the launcher runs
+it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import struct
 
 SECTOR = 2048
 _SYSTEM_SECTORS = 16
-# As other writers do: small probes (busybox) read 68 KiB before they know that it is an ISO, and fail at its end.
+# As other writers do: small probes (busybox) read 68 KiB before they know that it is an ISO, and fail at
+# its end.
 _PADDING_SECTORS = 150
 _DATE7 = bytes([126, 1, 1, 0, 0, 0, 0])  # 1 January 2026: the same input gives the same image
 _DATE17 = b"2026010100000000\0"

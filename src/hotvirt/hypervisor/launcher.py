@@ -1,8 +1,8 @@
 """`hotvirt-launcher`: the program in a VM's Pod.
 
-`run` prepares the disks, waits for the node agent's hand-over and then becomes the hypervisor, so that nothing of
-ours stays resident beside it. `stop` is the Pod's preStop step. `console-log` is the second container.
-Standard library only, and little of it: it starts in milliseconds.
+`run` prepares the disks, waits for the node agent's hand-over and then becomes the hypervisor, so that
+nothing of ours stays resident beside it. `stop` is the Pod's preStop step. `console-log` is the second
+container. Standard library only, and little of it: it starts in milliseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ import time
 from types import SimpleNamespace
 
 from hotvirt.hypervisor import files as machine_files
-from hotvirt.hypervisor.files import MACHINE_VARIABLE, RUN_DIR, FilesError, container_path, say
+from hotvirt.hypervisor.files import (
+    ALIVE_FILE,
+    ENDED_FILE,
+    LAUNCHER_SOCKET,
+    MACHINE_FILE,
+    MACHINE_VARIABLE,
+    RUN_DIR,
+    FilesError,
+    container_path,
+    say,
+)
 from hotvirt.hypervisor.qemu import command
 from hotvirt.hypervisor.qemu.images import ImageError, run
 
@@ -26,11 +36,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hotvirt.plan.machine import Machine
-
-LAUNCHER_SOCKET = "launcher.sock"
-MACHINE_FILE = "machine.json"
-ALIVE_FILE = "alive"
-ENDED_FILE = "ended"
 
 MAX_HANDOVER = 64 * 1024
 MAX_DESCRIPTORS = 8
@@ -181,7 +186,15 @@ def start_passt(network: dict[str, Any]) -> None:
     """passt goes to the background when its socket is there, and ends with the hypervisor (--one-off)."""
     _forget(command.PASST_SOCKET)
     argv = ["passt", "--quiet", "--one-off", "--socket", f"{os.getcwd()}/{command.PASST_SOCKET}"]
-    argv += ["--address", command.GUEST_ADDRESS, "--netmask", "24", "--gateway", command.GATEWAY_ADDRESS, "--ipv4-only"]
+    argv += [
+        "--address",
+        command.GUEST_ADDRESS,
+        "--netmask",
+        "24",
+        "--gateway",
+        command.GATEWAY_ADDRESS,
+        "--ipv4-only",
+    ]
     if os.geteuid() == 0:
         argv += ["--runas", "0:0"]  # else it becomes nobody, who may not write here
     for option, key in (("--tcp-ports", "tcp"), ("--udp-ports", "udp")):
@@ -208,7 +221,7 @@ def _write_record(record: dict[str, Any]) -> None:
 
 
 def resolvers() -> dict[str, list[str]]:
-    """The Pod's name servers, for the guest. A resolver on this machine's loopback is of no use to a guest."""
+    """The Pod's name servers, for the guest. One on this machine's loopback is of no use to a guest."""
     found: dict[str, list[str]] = {"servers": [], "search": []}
     for path in ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"):
         try:
@@ -234,4 +247,5 @@ def _forget(path: str) -> None:
         return
 
 
-
+if __name__ == "__main__":
+    main()

@@ -96,11 +96,14 @@ def argv(
         *_channels(machine),
         *devices,
         *_kernel(machine, files),
+        *(("-S",) if machine.paused else ()),
     ]
 
 
 def cpu_model(cpu: Cpu, accel: str) -> str:
-    """QEMU's name of the CPU model. Without KVM there is no host CPU to pass through: `max` is all that TCG can do."""
+    """QEMU's name of the CPU model. Without KVM there is no host CPU to pass through: `max` is all that TCG
+    can do.
+    """
     if cpu.model in ("host-model", "host-passthrough", ""):
         return "host" if accel == "kvm" else "max"
     return cpu.model
@@ -242,7 +245,7 @@ def blockdev(node: str, file: DiskFile, disk: Disk) -> dict[str, object]:
 
 
 def _boot_indexes(machine: Machine) -> dict[str, int]:
-    """By "disk/NAME" and "net/NAME". Where nothing has a boot order, disks boot in the order they stand in."""
+    """By "disk/NAME" and "net/NAME". Without any boot order, disks boot in the order they stand in."""
     wanted = [(d.boot_order, f"disk/{d.name}") for d in machine.disks if d.boot_order]
     wanted += [(i.boot_order, f"net/{i.name}") for i in machine.interfaces if i.boot_order]
     if not wanted:
@@ -260,7 +263,8 @@ def _disks(machine: Machine, files: Files, ports: _RootPorts) -> list[str]:
         if disk.bus == "sata":
             if sata == SATA_PORTS:
                 raise CommandError(
-                    f"disk {disk.name}: a machine has {SATA_PORTS} SATA ports. Give some disks the bus virtio or scsi"
+                    f"disk {disk.name}: a machine has {SATA_PORTS} SATA ports. "
+                    "Give some disks the bus virtio or scsi"
                 )
             device = f"{'ide-cd' if disk.kind == 'cdrom' else 'ide-hd'},bus=ide.{sata}"
             sata += 1
@@ -294,9 +298,7 @@ def device_id(disk: str) -> str:
     return "disk-" + disk.replace(".", "-")
 
 
-def _interfaces(
-    machine: Machine, network: dict[str, object], ports: _RootPorts, accel: str
-) -> list[str]:
+def _interfaces(machine: Machine, network: dict[str, object], ports: _RootPorts, accel: str) -> list[str]:
     kind = network.get("kind", "none")
     if kind == "none" or not machine.interfaces:
         return []

@@ -1,7 +1,8 @@
 """Disk images: what they are by their header, and copies-on-write over them.
 
-Nothing a tenant wrote is trusted: the format is read from the header here, never guessed by QEMU, and an image that
-points to other files is refused, because QEMU would open them. Standard library only: the launcher runs it.
+Nothing a tenant wrote is trusted: the format is read from the header here, never guessed by QEMU, and an
+image that points to other files is refused, because QEMU would open them. Standard library only: the
+launcher runs it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def image_format(path: str) -> str:
         raise ImageError(f"cannot read the image {path}: {error.strerror}") from error
     for magic, name in _FOREIGN.items():
         if header.startswith(magic):
-            raise ImageError(f"{path} is a {name} image. Convert it first: qemu-img convert -O qcow2 {path} NEW")
+            raise ImageError(
+                f"{path} is a {name} image. Convert it first: qemu-img convert -O qcow2 {path} NEW"
+            )
     if not header.startswith(_QCOW2_MAGIC):
         return "raw"
     if len(header) < 72:
@@ -49,7 +52,8 @@ def image_format(path: str) -> str:
         (incompatible,) = struct.unpack_from(">Q", header, 72)
         if incompatible & _DATA_FILE_BIT:
             raise ImageError(
-                f"{path} keeps its data in another file. Flatten it first: qemu-img convert -O qcow2 {path} NEW"
+                f"{path} keeps its data in another file. "
+                f"Flatten it first: qemu-img convert -O qcow2 {path} NEW"
             )
     return "qcow2"
 
