@@ -109,6 +109,7 @@ def launcher_pod(
 ) -> dict[str, Any]:
     """The Pod, ready to be created. `claims` has the VMI's claims by name. Raises machine.MachineError."""
     spec = vmi.spec
+    built = machine.machine_for(vmi)
     storage = _Storage(spec, claims)
     image = f"{names.LAUNCHER_IMAGE}:{__version__}"
     annotations: dict[str, str] = {
@@ -123,7 +124,7 @@ def launcher_pod(
     pod_spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": pod_grace_period(spec),
-        "hostname": label_value(spec.hostname or vmi.metadata.name).replace(".", "-"),
+        "hostname": built.hostname,
         "subdomain": spec.subdomain,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -149,7 +150,7 @@ def launcher_pod(
                 "imagePullPolicy": config.image_pull_policy,
                 "command": ["hotvirt-launcher", "run"],
                 "env": [
-                    {"name": MACHINE_VARIABLE, "value": machine.to_json(machine.machine_for(vmi))},
+                    {"name": MACHINE_VARIABLE, "value": machine.to_json(built)},
                 ],
                 "resources": resources,
                 "volumeMounts": storage.mounts,
