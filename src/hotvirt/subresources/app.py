@@ -23,6 +23,8 @@ from .requests import CLIENT, GROUP, not_implemented
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = logging.getLogger(__name__)
 VERSIONS: Final = ("v1", "v1alpha3")
+DISCOVERY: Final = web.AppKey("discovery", dict[str, list[dict[str, Any]]])
+"""For whoever mounts the application: the resources of each version, in discovery's words."""
 
 VM_VERBS: Final[dict[str, tuple[str, Handler]]] = {
     "start": ("PUT", vm_verbs.start),
@@ -71,6 +73,7 @@ def make_app(client: Client, streams: Streams) -> web.Application:
     app = web.Application(middlewares=[say_errors_as_status])
     app[CLIENT] = client
     app[STREAMS] = streams
+    app[DISCOVERY] = {version: resource_list(version)["resources"] for version in VERSIONS}
     for path in ("", "/"):
         app.router.add_get(path, group)
     for version in VERSIONS:
