@@ -43,12 +43,15 @@ class Machine:
     def __init__(self, folder: Path, disk: Path, *more: str) -> None:
         folder.mkdir()
         self._folder = folder
+        self._keyboard: socket.socket | None = None
         self.console_log = folder / "console.log"
         arguments = [
             *("-accel", "tcg,tb-size=64", "-machine", "q35", "-cpu", "max", "-m", "256M,maxmem=2G"),
             *("-smp", "1,sockets=2,cores=1,threads=1,maxcpus=2"),
             *("-display", "none", "-nodefaults", "-no-reboot"),
-            *("-chardev", f"file,id=console,path={self.console_log}", "-serial", "chardev:console"),
+            "-chardev",
+            f"socket,id=console,path={folder}/console,server=on,wait=off,logfile={self.console_log}",
+            *("-serial", "chardev:console"),
             *("-qmp", f"unix:{folder}/qmp,server=on,wait=off"),
             *("-drive", f"file={disk},if=none,id=boot,format=raw,snapshot=on"),
             *("-device", "virtio-blk-pci,drive=boot,serial=boot-disk,bootindex=1"),
@@ -83,6 +86,13 @@ class Machine:
 
     def console(self) -> str:
         return self.console_log.read_text(errors="replace") if self.console_log.exists() else ""
+
+    def type(self, text: str) -> None:
+        """Type on the serial console. The connection stays, or what the guest has not yet read is lost."""
+        if self._keyboard is None:
+            self._keyboard = socket.socket(socket.AF_UNIX)
+            self._keyboard.connect(str(self._folder / "console"))
+        self._keyboard.sendall(text.encode())
 
     def until(self, true: Callable[[], Any], what: str, seconds: float = 60) -> Any:
         """Wait for something that has no event of its own (a line in a file, a figure in the guest)."""
@@ -138,7 +148,7 @@ class Machine:
         self.process.wait(seconds)
 
     def kill(self) -> None:
-        for each in ("_monitor", "_agent"):
+        for each in ("_keyboard", "_monitor", "_agent"):
             if connection := getattr(self, each, None):
                 connection.close()
         self.process.kill()

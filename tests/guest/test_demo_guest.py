@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hotvirt.hypervisor.iso import iso_image
+
 from .machine import Machine
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -90,8 +92,16 @@ def test_the_console_has_boot_messages_the_ready_line_and_a_login(machine: Machi
     assert "hotvirt demo guest ready" in console
     assert "Log in as root with the password hotvirt" in console
     assert "first login:" in console
-    assert "modprobe:" not in console
-    assert "not found" not in console
+    assert not [line for line in console.splitlines() if "not found" in line or "modprobe:" in line]
+
+
+def test_root_can_log_in_on_the_console(machine: Machine) -> None:
+    machine.type("root\n")
+    machine.until_console("Password:")
+    machine.type("hotvirt\n")
+    machine.until_console("root@first:")
+    machine.type("echo $((6 * 7))-from-the-shell\n")
+    machine.until_console("42-from-the-shell")
 
 
 def test_the_agent_is_the_real_one_and_may_run_programs(machine: Machine) -> None:
@@ -110,6 +120,7 @@ def test_the_static_address_is_in_force_although_the_interface_is_named_otherwis
     assert "10.0.2.15/24" in machine.run("/usr/bin/ip", "address", "show", "eth0")
     assert "default via 10.0.2.2" in machine.run("/usr/bin/ip", "route")
     assert machine.run("/usr/bin/cat", "/etc/resolv.conf") == "nameserver 10.0.2.3\n"
+    assert "it uses DHCP" not in machine.console()
 
 
 def test_the_web_server_reports_what_the_guest_sees(machine: Machine) -> None:
@@ -200,12 +211,15 @@ network:
 
 
 def test_cloud_config_and_reboot(disk: Path, tmp_path: Path) -> None:
-    seed = cidata(tmp_path, meta_data="instance-id: i-2\n", user_data=CLOUD_CONFIG, network_config=NETWORK_V1)
+    """This time the NoCloud volume is a CD-ROM, made as Hotvirt makes it."""
+    files = {"meta-data": "instance-id: i-2\n", "user-data": CLOUD_CONFIG, "network-config": NETWORK_V1}
+    seed = tmp_path / "cidata.iso"
+    seed.write_bytes(iso_image("cidata", {name: text.encode() for name, text in files.items()}))
     machine = Machine(
         tmp_path / "machine",
         disk,
         *("-drive", f"file={seed},if=none,id=seed,format=raw,readonly=on"),
-        *("-device", "virtio-blk-pci,drive=seed"),
+        *("-device", "virtio-scsi-pci,id=scsi0", "-device", "scsi-cd,drive=seed,bus=scsi0.0"),
         *("-netdev", "user,id=net,net=192.168.76.0/24"),
         *("-device", "virtio-net-pci,netdev=net,mac=52:54:00:aa:bb:cc"),
     )
