@@ -49,7 +49,7 @@ format: setup ## put the sources into ruff's format
 	@$(BIN)/ruff format --quiet $(SOURCES)
 
 crds: setup ## generate deploy/crds again
-	@$(BIN)/python -m hotvirt.api.crd.generate deploy/crds
+	@$(BIN)/python -m hotvirt.api.crd deploy/crds > /dev/null
 
 lock: setup ## resolve the dependencies again and write requirements.lock
 	@uv=$$(command -v uv || echo "$${HOTVIRT_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/hotvirt}/uv/bin/uv"); \
