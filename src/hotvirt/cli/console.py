@@ -40,8 +40,9 @@ TRY_AGAIN_IN = 0.5
 @namespace_option
 @kubeconfig_option
 def console(vm: str, timeout: float, namespace: str | None, kubeconfig: Path | None) -> None:
-    """Open the serial console of a VM. Leave it with ctrl-] (or ctrl-5).
+    """Open the serial console of a VM.
 
+    Leave it with ctrl-] (or ctrl-5).
     Several may look at the same console at a time. What the guest printed before is in the log:
     kubectl logs POD -c guest-console-log
 

@@ -30,8 +30,9 @@ MERGE = "application/merge-patch+json"
 @click.option("--stop-vms", is_flag=True, help="Shut every guest down first, and wait for it.")
 @state_dir_option
 def down(stop_vms: bool, state_dir: Path | None) -> None:
-    """Stop Hotvirt on this machine. Guests keep running, and the next `hotvirt up` takes them over.
+    """Stop Hotvirt on this machine.
 
+    Guests keep running, and the next `hotvirt up` takes them over.
     With --stop-vms every guest is shut down first. What the VMs ask for stays as it is: those that should run
     start again with the next `hotvirt up`.
 

@@ -43,7 +43,7 @@ def kubeconfig(state_dir: Path | None) -> None:
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script that completes commands and VM names in your shell.
+    """Print the script that completes commands and names in your shell.
 
     \b
     Example:

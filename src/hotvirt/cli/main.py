@@ -16,21 +16,22 @@ import click
 from .failures import EXIT_CODES, FAILED, INTERRUPTED, USAGE, CliError
 
 COMMANDS = {
-    "up": "up:up",
-    "down": "down:down",
-    "status": "status:status",
-    "image": "image:image",
-    "start": "power:start",
-    "stop": "power:stop",
-    "restart": "power:restart",
-    "pause": "power:pause",
-    "unpause": "power:unpause",
-    "soft-reboot": "power:soft_reboot",
-    "console": "console:console",
-    "kubeconfig": "info:kubeconfig",
-    "completion": "info:completion",
-    "version": "info:version",
+    "up": ("up:up", "Start a Kubernetes API, Hotvirt's controllers and a node on this machine."),
+    "down": ("down:down", "Stop Hotvirt on this machine."),
+    "status": ("status:status", "Show whether Hotvirt runs here, and its VMs as the guests see themselves."),
+    "image": ("image:image", "Bind image names to disks of this machine."),
+    "start": ("power:start", "Start a VM."),
+    "stop": ("power:stop", "Stop a VM: its power button is pressed, and the guest shuts down."),
+    "restart": ("power:restart", "Restart a VM: a new machine with what its spec says now."),
+    "pause": ("power:pause", "Freeze a running VM; its memory stays."),
+    "unpause": ("power:unpause", "Let a paused VM go on."),
+    "soft-reboot": ("power:soft_reboot", "Ask the guest to reboot; the machine stays the same."),
+    "console": ("console:console", "Open the serial console of a VM."),
+    "kubeconfig": ("info:kubeconfig", "Print the path of the kubeconfig that `hotvirt up` wrote."),
+    "completion": ("info:completion", "Print the script that completes commands and names in your shell."),
+    "version": ("info:version", "Print the version."),
 }
+"""Where each command is, and its line in the list: to show the list, none is imported."""
 
 
 class LazyGroup(click.Group):
@@ -40,10 +41,14 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, name = COMMANDS[cmd_name].split(":")
+        module, name = COMMANDS[cmd_name][0].split(":")
         command = getattr(importlib.import_module(f".{module}", __package__), name)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help) for name, (_, help) in COMMANDS.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)

@@ -157,7 +157,10 @@ def of_machine(words: tuple[str, ...], verb: str, what: str, options: dict[str, 
 @namespace_option
 @kubeconfig_option
 def pause(words: tuple[str, ...], **options: Any) -> None:
-    """Freeze a running VM; its memory stays. Go on with `hotvirt unpause`."""
+    """Freeze a running VM; its memory stays.
+
+    Let it go on with `hotvirt unpause`.
+    """
     of_machine(words, "pause", "pause", options)
 
 

@@ -16,7 +16,7 @@ from .output import show, table
 @output_option
 @state_dir_option
 def status(output: str | None, state_dir: Path | None) -> None:
-    """Show whether Hotvirt runs on this machine, and its VMs as the guests see themselves.
+    """Show whether Hotvirt runs here, and its VMs as the guests see themselves.
 
     Exits with 3 when it does not run.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -98,7 +99,7 @@ def up(
     if detach:
         start_detached(folder, port, allocatable, hypervisor)
         click.echo("Hotvirt is ready. Use it with:")
-        click.echo(f"export KUBECONFIG={folder.kubeconfig}")
+        click.echo(f"export KUBECONFIG={shlex.quote(str(folder.kubeconfig))}")
         return
     from hotvirt.embedded.up import Options
 
@@ -185,7 +186,7 @@ def in_foreground(options: Options) -> None:
 
     def ready(started: Started) -> None:
         click.echo(f"Ready: {started.server}. In another terminal:")
-        click.echo(f"  export KUBECONFIG={options.state.kubeconfig}")
+        click.echo(f"  export KUBECONFIG={shlex.quote(str(options.state.kubeconfig))}")
         click.echo("ctrl-c stops Hotvirt; guests keep running.")
 
     try:
