@@ -81,8 +81,7 @@ class Volume(Struct, frozen=True):
 
 
 class PodNetwork(Struct, frozen=True):
-    vm_network_cidr: str = field(default="", name="vmNetworkCIDR")
-    vm_ipv6_network_cidr: str = field(default="", name="vmIPv6NetworkCIDR")
+    """The Pod's network."""
 
 
 class MultusNetwork(Struct, frozen=True):

@@ -13,10 +13,8 @@ from hotvirt.api.kubevirt import VMISpec
 from hotvirt.api.quantity import Quantity
 from hotvirt.plan.config import ClusterConfig
 from hotvirt.plan.memory import GIB, alignment, guest_memory
-from hotvirt.plan.topology import topology
+from hotvirt.plan.topology import MOST_VCPUS, topology
 
-# What the ratio alone may lead to; an explicit maximum may go further.
-MOST_VCPUS_BY_RATIO: Final = 512
 # Below this size a guest pays too much at boot for memory that it may never get (128 MiB panics), so
 # that only an explicit maximum gives headroom.
 SMALLEST_GUEST_BY_RATIO: Final = GIB
@@ -28,10 +26,8 @@ def max_sockets(domain: Domain, config: ClusterConfig, instancetype_max: int | N
     explicit = (domain.cpu.max_sockets if domain.cpu else 0) or instancetype_max
     if explicit:
         return max(explicit, shape.sockets)
-    if config.max_sockets:
-        return max(config.max_sockets, shape.sockets)
-    cap = MOST_VCPUS_BY_RATIO // (shape.cores * shape.threads)
-    return max(shape.sockets, min(shape.sockets * config.max_hotplug_ratio, cap))
+    most = MOST_VCPUS // (shape.cores * shape.threads)
+    return max(shape.sockets, min(config.max_sockets or shape.sockets * config.max_hotplug_ratio, most))
 
 
 def max_guest(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from hotvirt.api.domain import Domain
+
+# A machine with more needs an interrupt remapping unit, which Hotvirt's machines do not have.
+MOST_VCPUS: Final = 255
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-import yaml
-
 from hotvirt.api.crd.shapes import LEAVES, MapOf, Shape
+from hotvirt.api.crd.tables import table
 
 
 @cache
 def upstream_fields() -> dict[str, Shape]:
     """By name of a type of ours: the further fields that KubeVirt knows in that place."""
-    table = yaml.safe_load(files(__package__).joinpath("upstream.yaml").read_text())
-    return {name: _resolved(fields, table["shapes"]) for name, fields in table["types"].items()}
+    written = table("upstream.yaml")
+    return {name: _resolved(fields, written["shapes"]) for name, fields in written["types"].items()}
 
 
 def _resolved(written: Any, shapes: dict[str, Any]) -> Any:
