@@ -1,0 +1,164 @@
+"""One machine of this node, as the agent holds it: its run folder, its monitor, its DHCP.
+
+All of it can be found again from the run folder: nothing here is needed by the machine itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hotvirt.api.pods import Pod
+from hotvirt.hypervisor.driver import Change, Driver, MachineGone, RunningMachine
+from hotvirt.hypervisor.files import LAUNCHER_SOCKET
+from hotvirt.hypervisor.qemu.command import QMP_SOCKET
+from hotvirt.hypervisor.sockets import NoSocket
+from hotvirt.node import network
+from hotvirt.node.dhcp import DhcpServer
+from hotvirt.node.handover import hand_over, lease_for, read_record
+from hotvirt.node.inotify import FolderWatch
+from hotvirt.plan.machine import Machine
+
+
+def run_folder(node_root: Path, pod_uid: str) -> Path:
+    """As the kubelet lays out a Pod's volumes."""
+    return node_root / "pods" / pod_uid / "volumes" / "kubernetes.io~empty-dir" / "run"
+
+
+class Guest:
+    def __init__(self, pod_uid: str, folder: int, driver: Driver, machine: Machine) -> None:
+        self.pod_uid = pod_uid
+        self.folder = folder
+        self.driver = driver
+        self.machine = machine
+        self.running: RunningMachine | None = None
+        self.accelerator = ""
+        self.boot_memory = 0
+        self.panicked = False
+        self.handed_over = False
+        self._dhcp: DhcpServer | None = None
+        self._stop_watching: Callable[[], None] = lambda: None
+
+    @classmethod
+    def open(
+        cls,
+        node_root: Path,
+        pod: Pod,
+        driver: Driver,
+        machine: Machine,
+        watch: FolderWatch,
+        stirred: Callable[[], None],
+    ) -> Guest:
+        """Raises OSError while the node has not made the folder."""
+        path = run_folder(node_root, pod.metadata.uid)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        guest = cls(pod.metadata.uid, folder, driver, machine)
+        try:
+            guest._stop_watching = watch.watch(folder, stirred)
+        except OSError:
+            os.close(folder)
+            raise
+        return guest
+
+    async def bring_up(self, address: str, stirred: Callable[[], None]) -> bool:
+        """Connect to the machine, handing over to its launcher first where that still waits.
+
+        False while there is nothing to do but wait: the folder's watch tells when that changes.
+        """
+        if self.running is not None and not self.running.closed.is_set():
+            return True
+        self._forget_machine()
+        if not self.driver.has_process and not self.handed_over:
+            await self._begin()
+        try:
+            self.running = await self.driver.connect(self.folder)
+        except MachineGone:
+            if self.driver.has_process and not self.handed_over and self._has(LAUNCHER_SOCKET):
+                await self._hand_over(address)
+            return False
+        self.running.add_listener(lambda change: self._on_change(change, stirred))
+        await self._adopt()
+        return True
+
+    async def _begin(self) -> None:
+        """A driver without a process: begin once, whoever of us was here before."""
+        try:
+            connection = await self.driver.connect(self.folder)
+        except MachineGone:
+            await self.driver.begin(self.folder, self.machine)
+        else:
+            connection.close()
+        self.handed_over = True
+
+    @property
+    def is_starting(self) -> bool:
+        """The launcher or the hypervisor is at work; when it will listen is announced by no event."""
+        return self.handed_over or self._has(QMP_SOCKET) or self._has(LAUNCHER_SOCKET)
+
+    def _has(self, name: str) -> bool:
+        try:
+            os.stat(name, dir_fd=self.folder, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
+    async def _hand_over(self, address: str) -> None:
+        try:
+            given = await hand_over(self.folder, self.driver, self.machine, address)
+        except NoSocket:
+            return  # an agent before us has handed over, and the launcher is about to start the machine
+        self.handed_over = True
+        if given.dhcp is not None and given.lease is not None:
+            self._close_dhcp()
+            self._dhcp = DhcpServer(given.dhcp, given.lease)
+
+    async def _adopt(self) -> None:
+        """What a machine that runs already was started with, and the DHCP that it may still ask for."""
+        assert self.running is not None
+        record = read_record(self.folder)
+        self.accelerator = str(record.get("accel") or await self.driver.accelerator())
+        self.boot_memory = _boot_memory(record) or self.machine.memory.boot + self.machine.memory.plugged
+        kind = record.get("network", {}).get("kind") if isinstance(record.get("network"), dict) else None
+        if kind != "tap" or self._dhcp is not None or not self.machine.interfaces or not self.running.pid:
+            return
+        namespace = network.open_namespace(self.running.pid)
+        if namespace is None:
+            return
+        try:
+            endpoint, mtu = await network.open_dhcp_socket(namespace)
+        finally:
+            os.close(namespace)
+        self._dhcp = DhcpServer(endpoint, lease_for(self.machine, record, mtu))
+
+    def _on_change(self, change: Change, stirred: Callable[[], None]) -> None:
+        if change is Change.PANICKED:
+            self.panicked = True
+        stirred()
+
+    def _close_dhcp(self) -> None:
+        if self._dhcp is not None:
+            self._dhcp.close()
+            self._dhcp = None
+
+    def _forget_machine(self) -> None:
+        if self.running is not None:
+            self.running.close()
+            self.running = None
+
+    def close(self) -> None:
+        """Let go of the machine, which goes on."""
+        self._stop_watching()
+        self._forget_machine()
+        self._close_dhcp()
+        os.close(self.folder)
+
+
+def _boot_memory(record: dict[str, Any]) -> int:
+    """What the guest had when it was started; the spec may ask for more by now."""
+    try:
+        memory = record["machine"]["memory"]
+        return int(memory["boot"]) + int(memory["plugged"])
+    except (KeyError, TypeError, ValueError):
+        return 0

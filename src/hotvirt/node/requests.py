@@ -1,0 +1,56 @@
+"""What users ask of a running machine through its VMI's status: Pause, Unpause, SoftReboot, Reset.
+
+They are carried out in order and then removed from the list. Pausing twice is pausing; rebooting twice is
+not: a reboot is noted in the run folder before it is done, so that an agent that dies in between does not
+do it again.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from hotvirt.api.kubevirt import HotvirtRequest
+from hotvirt.hypervisor.driver import DriverError, RunningMachine
+
+NOTES: Final = "requests.done"
+MAX_NOTES: Final = 64 * 1024
+ONCE: Final = frozenset({"SoftReboot", "Reset"})
+
+
+async def carry_out(machine: RunningMachine, folder: int, request: HotvirtRequest) -> str:
+    """Do it; the answer is an empty text, or why it could not be done."""
+    if request.action in ONCE:
+        if request.id in _noted(folder):
+            return ""
+        _note(folder, request.id)
+    try:
+        if request.action == "Pause":
+            await machine.pause()
+        elif request.action == "Unpause":
+            await machine.resume()
+        elif request.action == "SoftReboot":
+            await machine.soft_reboot()
+        elif request.action == "Reset":
+            await machine.reset()
+        else:
+            return f"the action {request.action!r} is not known"
+    except DriverError as error:
+        return str(error)
+    return ""
+
+
+def _noted(folder: int) -> set[str]:
+    try:
+        file = os.open(NOTES, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return set()
+    with os.fdopen(file, "rb") as stream:
+        return set(stream.read(MAX_NOTES).decode(errors="replace").split())
+
+
+def _note(folder: int, request: str) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(NOTES, flags, 0o600, dir_fd=folder)
+    with os.fdopen(file, "w") as stream:
+        stream.write(request + "\n")
