@@ -172,7 +172,9 @@ class ImageStore:
                     probe_disk(part, f"{shown}/{relative}")
                 digest.update(f"{relative}\0{_file_digest(part)}\0".encode())
                 part.chmod(0o555 if part.stat().st_mode & 0o111 else 0o444)
-            elif not part.is_dir():
+            elif part.is_dir():
+                part.chmod(0o755)
+            else:
                 raise ImageError(f"{shown} has something that is neither file, folder nor link: {relative}.")
         if not files:
             raise ImageError(f"{shown} has no files in it.")

@@ -271,12 +271,11 @@ class Cgroups:
                     gone = _rmdir(part) and gone
         return gone
 
-    def remove_all(self) -> None:
-        """The parents too, once no Pod is left."""
-        if self.usable:
-            for folder in self._folders():
-                for part in sorted((p for p in [folder, *folder.rglob("*")] if p.is_dir()), reverse=True):
-                    _rmdir(part)
+    def remove_parents(self) -> None:
+        """What all Pods share, once none of them is left."""
+        if self.usable and not any(any(folder.glob("pod*")) for folder in self._folders()):
+            for folder in (*self._folders("shims"), *self._folders()):
+                _rmdir(folder)
 
 
 def _rmdir(folder: Path) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hotvirt.api import names
@@ -17,6 +17,7 @@ from hotvirt.api.pods import Container, Pod
 from .runtime import Launch, PodLaunch
 
 LAUNCHER = "hotvirt-launcher"
+INSTALLED_LAUNCHER = (sys.executable, "-m", "hotvirt.hypervisor.launcher")
 ROOT_VARIABLE = "HOTVIRT_CONTAINER_ROOT"
 
 
@@ -43,11 +44,10 @@ def why_not_ours(pod: Pod) -> str:
     return ""
 
 
-def pod_launch(pod: Pod, folder: Path, address: str, host_address: str) -> PodLaunch:
-    known = Fields(pod, address, host_address)
+def pod_launch(pod: Pod, folder: Path, fields: Fields) -> PodLaunch:
     return PodLaunch(
-        containers=[launch(container, folder, known) for container in pod.spec.containers],
-        init_containers=[launch(container, folder, known) for container in pod.spec.init_containers],
+        containers=[launch(container, folder, fields) for container in pod.spec.containers],
+        init_containers=[launch(container, folder, fields) for container in pod.spec.init_containers],
     )
 
 
@@ -55,7 +55,7 @@ def launch(container: Container, folder: Path, fields: Fields) -> Launch:
     root = container_root(folder, container.name)
     env = environment(container, fields) | {ROOT_VARIABLE: str(root)}
     command = [expand(word, env) for word in (*container.command, *container.args)]
-    return Launch(container.name, _program(command), env, _working_dir(container, root))
+    return Launch(container.name, _program(command, fields), env, _working_dir(container, root))
 
 
 def pre_stop(container: Container, folder: Path, fields: Fields) -> Launch | None:
@@ -64,7 +64,9 @@ def pre_stop(container: Container, folder: Path, fields: Fields) -> Launch | Non
         return None
     root = container_root(folder, container.name)
     env = environment(container, fields) | {ROOT_VARIABLE: str(root)}
-    return Launch(container.name, _program(list(handler.exec.command)), env, _working_dir(container, root))
+    return Launch(
+        container.name, _program(list(handler.exec.command), fields), env, _working_dir(container, root)
+    )
 
 
 def container_root(folder: Path, container: str) -> Path:
@@ -72,10 +74,8 @@ def container_root(folder: Path, container: str) -> Path:
     return folder / "rootfs" / container
 
 
-def _program(command: list[str]) -> list[str]:
-    if command[:1] == [LAUNCHER]:
-        return [sys.executable, "-m", "hotvirt.hypervisor.launcher", *command[1:]]
-    return command
+def _program(command: list[str], fields: Fields) -> list[str]:
+    return [*fields.launcher, *command[1:]] if command[:1] == [LAUNCHER] else command
 
 
 def _working_dir(container: Container, root: Path) -> str:
@@ -86,10 +86,13 @@ def _working_dir(container: Container, root: Path) -> str:
 
 
 class Fields:
-    """What `fieldRef` may name."""
+    """What `fieldRef` may name, and which program stands for the launcher."""
 
-    def __init__(self, pod: Pod, address: str, host_address: str) -> None:
+    def __init__(
+        self, pod: Pod, address: str, host_address: str, launcher: Sequence[str] = INSTALLED_LAUNCHER
+    ) -> None:
         self.pod = pod
+        self.launcher = launcher
         self._fields = {
             "metadata.name": pod.metadata.name,
             "metadata.namespace": pod.metadata.namespace,

@@ -16,7 +16,7 @@ from hotvirt.api.quantity import Quantity
 
 from .processes import boot_id
 
-KUBELET_VERSION = f"v1.34.0+hotvirt-{__version__}"
+KUBELET_VERSION = f"v1.37.1+hotvirt-{__version__}"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 # Left to the host: itself, the API server, page cache.
 RESERVED_SHARE = 20

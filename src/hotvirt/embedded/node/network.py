@@ -128,7 +128,12 @@ class PodNetwork:
                     return Sandbox(self._loopback_address(uid))
                 raise
             address = self._pod_address(uid)
-            await self._make_namespace(uid, address)
+            try:
+                await self._make_namespace(uid, address)
+            except NetworkError:
+                # Cut short in the middle by a kill, its parts may not fit together: once more from the start.
+                await self._remove_namespace(uid, address)
+                await self._make_namespace(uid, address)
             return Sandbox(address, NAMESPACES / f"hotvirt-{short(uid)}")
 
     def existing(self, uid: str) -> Sandbox | None:
@@ -146,13 +151,16 @@ class PodNetwork:
             if address is None:
                 return
             if ipaddress.ip_address(address) not in LOOPBACK_POOL:
-                await self._quietly("ip", "link", "del", f"hv{short(uid)}")
-                await self._quietly("ip", "route", "del", f"{address}/32")
-                await self._quietly("ip", "netns", "del", f"hotvirt-{short(uid)}")
+                await self._remove_namespace(uid, address)
             del self._addresses[uid]
             self._save()
             if not self._addresses:
                 await self._clear_host()
+
+    async def _remove_namespace(self, uid: str, address: str) -> None:
+        await self._quietly("ip", "link", "del", f"hv{short(uid)}")
+        await self._quietly("ip", "route", "del", f"{address}/32")
+        await self._quietly("ip", "netns", "del", f"hotvirt-{short(uid)}")
 
     async def keep_only(self, uids: Iterable[str]) -> None:
         """Remove the networks of Pods that are no more (after a crash)."""
@@ -255,14 +263,23 @@ class PodNetwork:
                 await self._quietly("nft", "delete", "table", "ip", self._table)
         self._ready = False
 
+    @staticmethod
+    async def _mtu() -> int:
+        """That of the way out, so that a guest does not send what is dropped there."""
+        routes = json.loads(await run_tool("ip", "-json", "-4", "route", "show", "default") or "[]")
+        try:
+            return int(Path(f"/sys/class/net/{routes[0]['dev']}/mtu").read_text())
+        except (IndexError, KeyError, OSError):
+            return 1500
+
     async def _make_namespace(self, uid: str, address: str) -> None:
         namespace, link = f"hotvirt-{short(uid)}", f"hv{short(uid)}"
         if not (NAMESPACES / namespace).exists():
             await run_tool("ip", "netns", "add", namespace)
         if not Path(f"/sys/class/net/{link}").exists():
-            await run_tool(
-                "ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", namespace
-            )
+            mtu = str(await self._mtu())
+            pair = ("link", "add", link, "mtu", mtu, "type", "veth")
+            await run_tool("ip", *pair, "peer", "name", "eth0", "mtu", mtu, "netns", namespace)
         inside = [
             "link set lo up",
             "link set eth0 up",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from hotvirt.kube.informer import Informer
 from . import machine
 from .inotify import Inotify
 from .instant_runtime import InstantRuntime
+from .launch import INSTALLED_LAUNCHER
 from .logs import LogOptions, read_log
 from .process_runtime import ProcessRuntime
 from .runtime import Runtime
@@ -50,6 +51,7 @@ class EmbeddedNode:
         *,
         runtime: str = "process",
         egress: bool = True,
+        launcher: Sequence[str] = INSTALLED_LAUNCHER,
     ) -> None:
         self.name = name
         self._client = client
@@ -58,6 +60,7 @@ class EmbeddedNode:
         self._images = images
         self._kind = runtime
         self._egress = egress
+        self._launcher = launcher
         self._inotify = Inotify()
         self._workers: dict[str, PodWorker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,6 +91,7 @@ class EmbeddedNode:
             address=machine.host_address(),
             held_by_others=self._held_by_others,
             room_changed=self._room_changed,
+            launcher=self._launcher,
         )
         for note in context.runtime.notes:
             log.warning("%s", note)

@@ -22,7 +22,7 @@ from hotvirt.api.meta import now_micro
 from .cgroups import Cgroups, Limits
 from .inotify import Inotify
 from .network import NetworkError, PodNetwork, Sandbox
-from .processes import EndWatch, Process, boot_id
+from .processes import EndWatch, Process, boot_id, wait_for_end
 from .runtime import UNKNOWN_EXIT, ContainerRun, ExecResult, Launch, Listeners, PodLaunch, RuntimeFailure
 
 LOG_BYTES = 5 << 20
@@ -272,9 +272,9 @@ class ProcessPod(Listeners):
         assert process.stdout is not None
         try:
             async with asyncio.timeout(timeout):
-                output = await process.stdout.read(OUTPUT_MAX)
-                while await process.stdout.read(1 << 16):  # the rest is of no interest, but must not block it
-                    continue
+                output = b""
+                while part := await process.stdout.read(1 << 16):  # all of it, or it would block
+                    output = (output + part)[:OUTPUT_MAX]
                 code = await process.wait()
         except TimeoutError:
             return ExecResult(137, f"It was stopped after {timeout:.0f} s.")
@@ -300,6 +300,10 @@ class ProcessPod(Listeners):
             await asyncio.sleep(0.02)
             self._cgroups.kill(self._uid)
         await self._network.remove(self._uid)
+        shim = self._shim()
+        if shim:
+            await wait_for_end(shim, RELEASE_SECONDS)
+        self._cgroups.remove_parents()
 
     def close(self) -> None:
         if self._stop_watching:

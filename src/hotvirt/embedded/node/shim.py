@@ -169,9 +169,8 @@ class Container:
             null = os.open("/dev/null", os.O_RDONLY)
             for source, target in ((null, 0), (out, 1), (err, 2)):
                 os.dup2(source, target)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
             # SIGPIPE stays ignored through exec: if this shim is killed, the container must not die of its
             # output.
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -331,8 +330,9 @@ def main(folder: str) -> int:
         os.close(os.open("started", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except (BlockingIOError, FileExistsError):
         return 0  # another shim has or had this Pod
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
+    # Blocked rather than ignored: a signal to a container that is just being started waits for it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     for path in start["cgroups"]:
         with open(path, "w") as file:
             file.write("0")

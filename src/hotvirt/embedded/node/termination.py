@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from hotvirt.api import meta
@@ -21,10 +22,10 @@ DEFAULT_GRACE = 30
 class Termination:
     """Runs from the first sign of deletion to the last SIGKILL. The deadline may come closer on the way."""
 
-    def __init__(self, runtime: PodRuntime, folder: Path, host_address: str) -> None:
+    def __init__(self, runtime: PodRuntime, folder: Path, fields: Callable[[Pod], launch.Fields]) -> None:
         self._runtime = runtime
         self._folder = folder
-        self._host_address = host_address
+        self._fields = fields
         self._deadline = float("inf")
         self._nearer = asyncio.Event()
         self._begun = time.time()
@@ -84,8 +85,7 @@ class Termination:
             await self._until_ended(container.name)
 
     async def _pre_stop(self, pod: Pod, container: Container) -> None:
-        fields = launch.Fields(pod, self._runtime.address, self._host_address)
-        command = launch.pre_stop(container, self._folder, fields)
+        command = launch.pre_stop(container, self._folder, self._fields(pod))
         left = self._deadline - time.time()
         if command is None or left <= 0:
             return

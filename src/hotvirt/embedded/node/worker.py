@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ class NodeContext:
     held_by_others: Callable[[str], list[Amounts]]
     """What the other Pods of the node hold, by the uid that is left out."""
     room_changed: Callable[[], None]
+    launcher: Sequence[str] = launch.INSTALLED_LAUNCHER
 
     def folder(self, uid: str) -> Path:
         return self.state_dir / "pods" / uid
@@ -254,7 +255,7 @@ class PodWorker:
             await self._runtime.prepare(pod_limits, container_limits)
             self._known.sandbox = True
             self._known.address = self._runtime.address
-            plan = launch.pod_launch(self.pod, self._folder, self._runtime.address, self._node.address)
+            plan = launch.pod_launch(self.pod, self._folder, self._fields(self.pod))
             if self.pod.metadata.deleting or self.gone_from_api:
                 self.wake.set()
                 return None
@@ -272,6 +273,10 @@ class PodWorker:
         for container in (*self.pod.spec.init_containers, *self.pod.spec.containers):
             self._event("Normal", "Started", f"Started container {container.name}")
         return None
+
+    def _fields(self, pod: Pod) -> launch.Fields:
+        address = self._runtime.address if self._runtime else ""
+        return launch.Fields(pod, address, self._node.address, self._node.launcher)
 
     def _admit(self) -> bool:
         """The last word on room: the scheduler may have counted on something else."""
@@ -344,7 +349,7 @@ class PodWorker:
             for container in self.pod.spec.containers:
                 self._event("Normal", "Killing", f"Stopping container {container.name}")
             assert self._runtime is not None
-            self._termination = Termination(self._runtime, self._folder, self._node.address)
+            self._termination = Termination(self._runtime, self._folder, self._fields)
         if self._termination:
             self._termination.update(self.pod)
 
