@@ -1,0 +1,1 @@
+"""The Kubernetes API of one machine: what kubectl and the controllers need, on SQLite."""

@@ -1,0 +1,5 @@
+"""The one logger of the API server."""
+
+import logging
+
+logger = logging.getLogger("hotvirt.embedded.apiserver")

@@ -1,0 +1,452 @@
+"""The objects: one log table in SQLite, and an image of its newest rows in memory.
+
+Every write is one row of the log; the row number is the revision, which clients see as resourceVersion. A row
+names the row that it replaces. Reads never touch the disk: they see the image, which changes only after the
+commit, so nobody can read what a power cut could take back. One thread writes; what is waiting when it comes
+round is committed together.
+
+The last rows are kept for a while although they were replaced (the window): watches resume from them, and a
+list can be read as it was at an earlier revision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import contextlib
+import queue
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+ADDED: Final = "ADDED"
+MODIFIED: Final = "MODIFIED"
+DELETED: Final = "DELETED"
+TYPES: Final = (ADDED, MODIFIED, DELETED)
+
+FORMAT: Final = 1
+APPLICATION_ID: Final = 0x48564150  # "HVAP"
+# Revisions start here, and all below are history that nobody can ask for: as on a cluster, 1 is too old.
+FIRST_REVISION: Final = 100
+GROUP_LIMIT: Final = 256
+
+Key = tuple[str, str, str]
+"""(group resource, namespace or "", name)"""
+
+
+class StoreError(Exception):
+    """The folder or file cannot be used; the message says what to do."""
+
+
+class OutOfSpace(Exception):
+    """The disk is full; nothing was written."""
+
+
+class _Labels(msgspec.Struct):
+    labels: dict[str, str] = {}
+
+
+class _Labelled(msgspec.Struct):
+    metadata: _Labels
+
+
+_labelled = msgspec.json.Decoder(_Labelled)
+
+
+class Entry:
+    """One object at one revision, as JSON."""
+
+    __slots__ = ("_labels", "data", "key", "rev")
+
+    def __init__(self, key: Key, rev: int, data: bytes) -> None:
+        self.key = key
+        self.rev = rev
+        self.data = data
+        self._labels: dict[str, str] | None = None
+
+    @property
+    def namespace(self) -> str:
+        return self.key[1]
+
+    @property
+    def name(self) -> str:
+        return self.key[2]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        if self._labels is None:
+            self._labels = _labelled.decode(self.data).metadata.labels
+        return self._labels
+
+
+class Change:
+    """One committed write. `new` of a deletion is the last state, at the revision of the deletion."""
+
+    __slots__ = ("new", "old", "rendered", "time", "type")
+
+    def __init__(self, type_: str, old: Entry | None, new: Entry, when: float) -> None:
+        self.type = type_
+        self.old = old
+        self.new = new
+        self.time = when
+        self.rendered: dict[object, bytes] = {}
+        """Each form of this event is serialised once, for all watches."""
+
+
+class _Write:
+    __slots__ = ("change", "done")
+
+    def __init__(self, change: Change, done: asyncio.Future[None]) -> None:
+        self.change = change
+        self.done = done
+
+
+class _Collection:
+    """The objects of one resource, in the order of their names."""
+
+    __slots__ = ("entries", "order")
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[str, str], Entry] = {}
+        self.order: list[tuple[str, str]] = []
+
+    def put(self, entry: Entry) -> None:
+        at = entry.key[1:]
+        if at not in self.entries:
+            bisect.insort(self.order, at)
+        self.entries[at] = entry
+
+    def remove(self, at: tuple[str, str]) -> None:
+        if self.entries.pop(at, None) is not None:
+            del self.order[bisect.bisect_left(self.order, at)]
+
+
+class Store:
+    """Open with `Store(path)`, then `start()` on the running loop."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        window_events: int = 10_000,
+        window_seconds: float = 600,
+        group_limit: int = GROUP_LIMIT,
+    ) -> None:
+        self.path = path
+        self._window_events = window_events
+        self._window_seconds = window_seconds
+        self._group_limit = group_limit
+        self._collections: dict[str, _Collection] = {}
+        self.window: deque[Change] = deque()
+        self.on_change: Callable[[Change], None] = lambda change: None
+        self._queue: queue.SimpleQueue[_Write | int | None] = queue.SimpleQueue()
+        self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.commits = 0
+        self._db = self._open()
+        try:
+            self._load()
+        except BaseException:
+            self._db.close()
+            raise
+
+    # Opening ---------------------------------------------------------------------------------------------
+
+    def _open(self) -> sqlite3.Connection:
+        existed = self.path.exists() and self.path.stat().st_size > 0
+        try:
+            db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=1)
+        except sqlite3.Error as error:
+            raise StoreError(
+                f"Cannot open {self.path}: {error}. Check that the folder can be written."
+            ) from error
+        try:
+            # Nobody else may write: the image in memory would not know. It also saves the shared-memory file.
+            db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+            if existed:
+                self._check_format(db)
+            else:
+                self._create(db)
+        except sqlite3.OperationalError as error:
+            db.close()
+            if "locked" in str(error):
+                raise StoreError(f"{self.path} is in use by another process: stop that one first.") from error
+            raise StoreError(f"Cannot open {self.path}: {error}.") from error
+        except sqlite3.DatabaseError as error:
+            db.close()
+            raise StoreError(
+                f"{self.path} is not a Hotvirt database ({error}): use another folder."
+            ) from error
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _check_format(self, db: sqlite3.Connection) -> None:
+        (application,) = db.execute("PRAGMA application_id").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if application == 0 and version == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+            self._create(db)
+            return
+        if application != APPLICATION_ID:
+            raise StoreError(f"{self.path} is not a Hotvirt database: use another folder.")
+        if version != FORMAT:
+            raise StoreError(
+                f"{self.path} has format {version}, and this version of Hotvirt reads format {FORMAT}: "
+                "use the version that made it, or another folder."
+            )
+
+    def _create(self, db: sqlite3.Connection) -> None:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute(
+            "CREATE TABLE log (rev INTEGER PRIMARY KEY, replaces INTEGER NOT NULL, type INTEGER NOT NULL,"
+            " resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, time REAL NOT NULL,"
+            " data BLOB NOT NULL)"
+        )
+        db.execute("CREATE TABLE meta (compacted INTEGER NOT NULL)")
+        db.execute("INSERT INTO meta VALUES (?)", (FIRST_REVISION,))
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {FORMAT}")
+        db.execute("COMMIT")
+
+    def _load(self) -> None:
+        (self.compacted,) = self._db.execute("SELECT compacted FROM meta").fetchone()
+        self._rows_gone_up_to = self.compacted
+        self.revision: int = self.compacted
+        rows = self._db.execute(
+            "SELECT rev, type, resource, namespace, name, time, data FROM log ORDER BY rev"
+        )
+        for rev, type_, resource, namespace, name, when, data in rows:
+            entry = Entry((resource, namespace, name), rev, data)
+            self._show(Change(TYPES[type_], self.get(entry.key), entry, when))
+        self._next = self.revision + 1
+
+    # Reading ---------------------------------------------------------------------------------------------
+
+    def get(self, key: Key) -> Entry | None:
+        collection = self._collections.get(key[0])
+        return collection.entries.get(key[1:]) if collection else None
+
+    def entries(self, resource: str, namespace: str = "") -> Iterator[Entry]:
+        """All entries of a resource, ordered by namespace and name; of one namespace if it is given."""
+        collection = self._collections.get(resource)
+        if collection is None:
+            return iter(())
+        order = collection.order
+        if namespace:
+            order = order[
+                bisect.bisect_left(order, (namespace, "")) : bisect.bisect_left(order, (namespace + "\0", ""))
+            ]
+        return map(collection.entries.__getitem__, order)
+
+    def list_at(self, resource: str, namespace: str, revision: int) -> list[Entry]:
+        """The entries as they were at an earlier revision, which must lie in the window."""
+        if revision >= self.revision:
+            return list(self.entries(resource, namespace))
+        state = {entry.key: entry for entry in self.entries(resource, namespace)}
+        for change in reversed(self.window):
+            if change.new.rev <= revision:
+                break
+            key = change.new.key
+            if key[0] != resource or (namespace and key[1] != namespace):
+                continue
+            if change.old is None:
+                state.pop(key, None)
+            else:
+                state[key] = change.old
+        return [state[key] for key in sorted(state)]
+
+    def count(self, resource: str) -> int:
+        collection = self._collections.get(resource)
+        return len(collection.order) if collection else 0
+
+    def resources(self) -> Iterable[str]:
+        return self._collections
+
+    def since(self, revision: int) -> Iterator[Change]:
+        """The changes of the window after a revision."""
+        newer: list[Change] = []
+        for change in reversed(self.window):
+            if change.new.rev <= revision:
+                break
+            newer.append(change)
+        return reversed(newer)
+
+    # Writing ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._write_groups, name="api-store", daemon=True)
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Write what is waiting and close the file."""
+        if self._thread is not None:
+            self._queue.put(None)
+            await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+            self._thread = None
+        self._db.close()
+
+    @contextlib.asynccontextmanager
+    async def lock(self, key: Key) -> AsyncIterator[None]:
+        """Whoever reads an object to write it back holds this, so that no write to it comes between."""
+        lock, users = self._locks.get(key) or (asyncio.Lock(), 0)
+        self._locks[key] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks[key]
+            if users == 1:
+                del self._locks[key]
+            else:
+                self._locks[key] = (lock, users - 1)
+
+    async def write(self, key: Key, make: Callable[[int], bytes], *, delete: bool = False) -> Entry:
+        """Write `make(revision)`, durable when this returns. The caller holds the lock of the key."""
+        old = self.get(key)
+        type_ = DELETED if delete else MODIFIED if old else ADDED
+        rev = self._next
+        entry = Entry(key, rev, make(rev))
+        self._next += 1
+        assert self._loop is not None, "start() the store first"
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._queue.put(_Write(Change(type_, old, entry, time.time()), done))
+        # The write happens even if the client goes away meanwhile: the lock must be held until then.
+        try:
+            await asyncio.shield(done)
+        except asyncio.CancelledError:
+            if not done.done():
+                await asyncio.wait([done])
+            raise
+        return entry
+
+    def _write_groups(self) -> None:
+        ended = False
+        while not ended:
+            group: list[_Write] = []
+            compact = 0
+            item = self._queue.get()
+            while True:
+                if item is None:
+                    ended = True
+                elif isinstance(item, int):
+                    compact = item
+                else:
+                    group.append(item)
+                if len(group) >= self._group_limit:
+                    break
+                try:
+                    item = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+            if group:
+                self._commit(group)
+            if compact:
+                self._forget_rows(compact)
+
+    def _commit(self, group: list[_Write]) -> None:
+        error = self._insert(group)
+        if error is not None and len(group) > 1:
+            # One too large for what is left of the disk must not take the others with it.
+            for write in group:
+                self._answer([write], self._insert([write]))
+        else:
+            self._answer(group, error)
+
+    def _insert(self, group: list[_Write]) -> BaseException | None:
+        rows = [
+            (
+                write.change.new.rev,
+                write.change.old.rev if write.change.old else 0,
+                TYPES.index(write.change.type),
+                *write.change.new.key,
+                write.change.time,
+                write.change.new.data,
+            )
+            for write in group
+        ]
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            with contextlib.suppress(sqlite3.Error):  # a failed COMMIT may have rolled back already
+                self._db.execute("ROLLBACK")
+            text = str(error)
+            if "full" in text or "disk I/O" in text:
+                return OutOfSpace(text)
+            return error
+        self.commits += 1
+        return None
+
+    def _answer(self, group: list[_Write], error: BaseException | None) -> None:
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits for the answer any more
+            self._loop.call_soon_threadsafe(self._finish, group, error)
+
+    def _finish(self, group: list[_Write], error: BaseException | None) -> None:
+        for write in group:
+            if error is not None:
+                if not write.done.done():
+                    write.done.set_exception(error)
+                continue
+            self._show(write.change)
+            self.on_change(write.change)
+            if not write.done.done():
+                write.done.set_result(None)
+        if len(self.window) > self._window_events:
+            self.compact()
+
+    def _show(self, change: Change) -> None:
+        entry = change.new
+        collection = self._collections.get(entry.key[0])
+        if collection is None:
+            collection = self._collections[entry.key[0]] = _Collection()
+        if change.type == DELETED:
+            collection.remove(entry.key[1:])
+        else:
+            collection.put(entry)
+        self.revision = entry.rev
+        if entry.rev > self.compacted:
+            self.window.append(change)
+
+    # Forgetting ------------------------------------------------------------------------------------------
+
+    def compact(self, *, everything: bool = False) -> None:
+        """Forget the changes that are too old or too many."""
+        oldest = time.time() - self._window_seconds
+        while self.window and (
+            everything or len(self.window) > self._window_events or self.window[0].time < oldest
+        ):
+            self.compacted = self.window.popleft().new.rev
+        if self.compacted > self._rows_gone_up_to + 1000 or (everything or not self.window):
+            self._queue.put(self.compacted)
+
+    def _forget_rows(self, up_to: int) -> None:
+        gone = (self._rows_gone_up_to, up_to)
+        if up_to <= self._rows_gone_up_to:
+            return
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute(
+                "DELETE FROM log WHERE rev IN (SELECT replaces FROM log WHERE rev > ? AND rev <= ?)", gone
+            )
+            self._db.execute("DELETE FROM log WHERE rev > ? AND rev <= ? AND type = 2", gone)
+            self._db.execute("UPDATE meta SET compacted = ?", (up_to,))
+            self._db.execute("COMMIT")
+        except sqlite3.Error:
+            # Forgetting can wait: the next round covers the same rows.
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+            return
+        self._rows_gone_up_to = up_to
