@@ -166,7 +166,7 @@ def _software_emulation(seen: Seen) -> Condition:
         type=SOFTWARE_EMULATION,
         status=TRUE,
         reason="KVMUnavailable",
-        message="A guest does not start with KVM on this node: the machine runs in software (TCG), more slowly.",
+        message="No guest starts with KVM on this node: the machine runs in software (TCG), more slowly.",
     )
 
 
