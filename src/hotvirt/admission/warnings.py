@@ -1,0 +1,49 @@
+"""The sentences that kubectl prints after a write: what has no effect, what is live, what waits."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hotvirt.api.crd import unacted_fields
+from hotvirt.plan.live import TEMPLATE, UpdatePlan
+
+# An API server cuts a warning here.
+MOST_CHARACTERS: Final = 256
+_PREFIX: Final = f"{TEMPLATE}."
+
+
+def unacted_warning(kind: str, obj: dict[str, Any]) -> list[str]:
+    """One warning that names every field which is kept without an effect, if there is one."""
+    fields = unacted_fields(kind, obj)
+    if not fields:
+        return []
+    return [_listed("Hotvirt keeps these fields but does not act on them: ", _shortened(fields))]
+
+
+def _shortened(fields: list[str]) -> list[str]:
+    """Without the part that all fields of a template share, where that leaves no doubt."""
+    if all(field.startswith(_PREFIX) for field in fields):
+        return [field.removeprefix(_PREFIX) for field in fields]
+    return fields
+
+
+def _listed(text: str, items: list[str]) -> str:
+    for count in range(len(items), 0, -1):
+        left = len(items) - count
+        line = text + ", ".join(items[:count]) + (f" and {left} more" if left else "")
+        if len(line.encode()) <= MOST_CHARACTERS:
+            return line
+    return f"{text}{len(items)} fields"
+
+
+def plan_warnings(plan: UpdatePlan) -> list[str]:
+    """One warning for each change of a running machine."""
+    lines = [change.message for change in plan.live] + [cause.message for cause in plan.restart]
+    return [_cut(line) for line in lines]
+
+
+def _cut(line: str) -> str:
+    encoded = line.encode()
+    if len(encoded) <= MOST_CHARACTERS:
+        return line
+    return encoded[: MOST_CHARACTERS - 3].decode(errors="ignore") + "..."
