@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -86,8 +86,7 @@ class Qmp(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass of it
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
