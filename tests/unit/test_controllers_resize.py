@@ -1,0 +1,163 @@
+"""The Pod-resize part of a live change: its order, its condition, refusals, and no asking in a loop."""
+
+import asyncio
+
+import pytest
+
+from hotvirt.api.resources import NODES, PODS, RESOURCEQUOTAS, VMIS, VMS
+from tests.inprocess import NODE, condition, controlled, in_phase, shows, vm_manifest
+
+CHANGE = "HotVCPUChange"
+
+
+@pytest.fixture
+async def world(tmp_path):
+    async with controlled(tmp_path) as (cluster, node):
+        await cluster.create(VMS, vm_manifest("one"))
+        await node.boot("one")
+        await cluster.until(VMS, "one", shows("Running"))
+        yield cluster, node
+
+
+async def want(cluster, sockets: int) -> None:
+    await cluster.patch(
+        VMS, "one", {"spec": {"template": {"spec": {"domain": {"cpu": {"sockets": sockets}}}}}}
+    )
+
+
+def cpu(pod: dict) -> str:
+    compute = next(each for each in pod["spec"]["containers"] if each["name"] == "compute")
+    return compute["resources"]["requests"]["cpu"]
+
+
+async def pod_name(node) -> str:
+    return (await node.pod_of("one"))["metadata"]["name"]
+
+
+async def told(cluster, reason: str) -> str:
+    return await cluster.event(await cluster.get(VMIS, "one"), reason)
+
+
+async def test_the_pod_grows_before_the_guest(world):
+    cluster, node = world
+    name = await pod_name(node)
+    await want(cluster, 2)
+    vmi = await cluster.until(VMIS, "one", lambda each: condition(each, CHANGE))
+    assert condition(vmi, CHANGE)["status"] == "True"
+    assert condition(vmi, CHANGE)["message"].startswith("sockets 1 → 2")
+    assert vmi["status"]["currentCPUTopology"]["sockets"] == 1
+    pod = await cluster.until(PODS, name, lambda each: cpu(each) == "200m")
+    await node.run_containers(pod)
+    vmi = await cluster.until(
+        VMIS, "one", lambda each: (condition(each, CHANGE) or {}).get("reason") == "GuestPending"
+    )
+    await node.guest(vmi, sockets=2)
+    vmi = await cluster.until(VMIS, "one", lambda each: not condition(each, CHANGE))
+    assert "change" not in vmi["status"].get("hotvirt", {})
+    vm = await cluster.until(VMS, "one", lambda each: each["status"]["observedGeneration"] == 2)
+    assert condition(vm, "RestartRequired") is None
+    assert await told(cluster, "ResizeStarted") == "sockets 1 → 2 (1 → 2 vCPUs)"
+    completed = await told(cluster, "ResizeCompleted")
+    assert completed.startswith("sockets 1 → 2 in ")
+    assert completed.endswith(" ms")
+
+
+async def test_a_deferred_resize_is_said_and_waited_for(world):
+    cluster, node = world
+    name = await pod_name(node)
+    await want(cluster, 2)
+    pod = await cluster.until(PODS, name, lambda each: cpu(each) == "200m")
+    pending = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "node is busy"}
+    await node.say(pod, {"conditions": [*pod["status"]["conditions"], pending]})
+    vmi = await cluster.until(
+        VMIS, "one", lambda each: condition(each, CHANGE)["reason"] == "PodResizeDeferred"
+    )
+    assert "node is busy" in condition(vmi, CHANGE)["message"]
+    assert cpu(await cluster.get(PODS, name)) == "200m"
+
+
+async def test_an_infeasible_size_is_taken_back_and_tried_again_when_the_node_grows(world):
+    cluster, node = world
+    name = await pod_name(node)
+    await want(cluster, 2)
+    pod = await cluster.until(PODS, name, lambda each: cpu(each) == "200m")
+    pending = {
+        "type": "PodResizePending",
+        "status": "True",
+        "reason": "Infeasible",
+        "message": "not enough cpu",
+    }
+    others = pod["status"]["conditions"]
+    await node.say(pod, {"conditions": [*others, pending]})
+    vmi = await cluster.until(VMIS, "one", lambda each: condition(each, CHANGE)["reason"] == "NodeCapacity")
+    assert "not enough cpu" in condition(vmi, CHANGE)["message"]
+    pod = await cluster.until(PODS, name, lambda each: cpu(each) == "100m")
+    await node.say(pod, {"conditions": others})
+    refused = pod["metadata"]["generation"]
+    assert "not enough cpu" in await told(cluster, "ResizeRefused")
+
+    # The lease and the status of a node change all the time: that alone is no reason to ask again.
+    await cluster.patch(NODES, NODE, {"metadata": {"labels": {"beat": "1"}}})
+    await cluster.patch(VMS, "one", {"metadata": {"labels": {"beat": "1"}}})
+    await asyncio.wait_for(cluster.until(VMS, "one", shows("Running")), 5)
+    assert (await cluster.get(PODS, name))["metadata"]["generation"] == refused
+
+    await cluster.patch(NODES, NODE, {"status": {"allocatable": {"cpu": "16"}}}, status=True)
+    pod = await cluster.until(PODS, name, lambda each: cpu(each) == "200m")
+    await node.run_containers(pod)
+    vmi = await cluster.get(VMIS, "one")
+    await node.guest(vmi, sockets=2)
+    await cluster.until(VMIS, "one", lambda each: not condition(each, CHANGE))
+
+
+async def test_an_edit_taken_back_takes_the_pod_back(world):
+    cluster, node = world
+    name = await pod_name(node)
+    await want(cluster, 2)
+    pod = await cluster.until(PODS, name, lambda each: cpu(each) == "200m")
+    pending = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "node is busy"}
+    others = pod["status"]["conditions"]
+    await node.say(pod, {"conditions": [*others, pending]})
+    await cluster.until(VMIS, "one", lambda each: condition(each, CHANGE)["reason"] == "PodResizeDeferred")
+    await cluster.patch(VMIS, "one", {"spec": {"domain": {"cpu": {"sockets": 1}}}})
+    pod = await cluster.until(PODS, name, lambda each: cpu(each) == "100m")
+    await node.say(pod, {"conditions": others})
+    await cluster.until(VMIS, "one", lambda each: not condition(each, CHANGE))
+    assert await told(cluster, "ResizeReverted")
+
+
+async def test_a_second_edit_goes_on_from_where_the_first_is(world):
+    cluster, node = world
+    name = await pod_name(node)
+    await want(cluster, 2)
+    await cluster.until(PODS, name, lambda each: cpu(each) == "200m")
+    await want(cluster, 4)
+    pod = await cluster.until(PODS, name, lambda each: cpu(each) == "400m")
+    await node.run_containers(pod)
+    vmi = await cluster.get(VMIS, "one")
+    await node.guest(vmi, sockets=4)
+    await cluster.until(VMIS, "one", lambda each: not condition(each, CHANGE))
+    assert (await told(cluster, "ResizeCompleted")).startswith("sockets 1 → 4 in ")
+
+
+async def test_more_sockets_than_the_maximum_wait_for_a_restart(world):
+    cluster, node = world
+    await cluster.patch(
+        VMS, "one", {"spec": {"template": {"spec": {"domain": {"cpu": {"maxSockets": 8, "sockets": 8}}}}}}
+    )
+    vm = await cluster.until(VMS, "one", lambda each: condition(each, "RestartRequired"))
+    assert "maxSockets" in condition(vm, "RestartRequired")["message"]
+    vmi = await cluster.until(VMIS, "one", in_phase("Running"))
+    assert vmi["spec"]["domain"]["cpu"]["sockets"] == 1
+    assert condition(vmi, CHANGE) is None
+    assert cpu(await node.pod_of("one")) == "100m"
+
+
+async def test_a_quota_that_changes_is_not_asked_about_when_nothing_was_refused(world):
+    cluster, node = world
+    name = await pod_name(node)
+    before = (await cluster.get(PODS, name))["metadata"]["generation"]
+    await cluster.create(RESOURCEQUOTAS, {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "100"}}})
+    await want(cluster, 2)
+    pod = await cluster.until(PODS, name, lambda each: cpu(each) == "200m")
+    assert pod["metadata"]["generation"] == before + 1
