@@ -91,6 +91,7 @@ class QemuMachine:
         self._agent = GuestAgent(folder, command.AGENT_SOCKET)
         self._agent_open = False
         self._facts: dict[str, Any] | None = None  # what stays the same until the guest boots again
+        self._last_guest: GuestView | None = None
         self._guest_stirred = asyncio.Event()
         self._guest_shut_down = asyncio.Event()
         self._listeners: list[Listener] = []
@@ -151,13 +152,20 @@ class QemuMachine:
 
     async def observe(self) -> Observed:
         state, slots, memory = await asyncio.gather(self._do("query-status"), self._slots(), self._memory())
-        guest = await self._guest() if self._agent_open else None
+        status = _STATUS.get(str(state.get("status")), Status.OTHER)
+        if not self._agent_open:
+            self._last_guest = None
+        elif status is Status.RUNNING:
+            self._last_guest = await self._guest()
+        # A guest that stands still cannot answer, and stays as it was.
         return Observed(
-            status=_STATUS.get(str(state.get("status")), Status.OTHER),
+            status=status,
             vcpus=tuple(slot for slot, _ in slots),
             memory=memory,
-            agent_connected=guest is not None,
-            guest=guest,
+            agent_connected=self._agent_open
+            if status is not Status.RUNNING
+            else self._last_guest is not None,
+            guest=self._last_guest,
         )
 
     async def _slots(self) -> list[tuple[Slot, dict[str, Any]]]:
@@ -288,13 +296,16 @@ class QemuMachine:
 
     async def soft_reboot(self) -> None:
         """By the agent. Without one: the power button, and a reset when the guest is down."""
-        if self._agent_open:
+        status = _STATUS.get(str((await self._do("query-status"))["status"]))
+        if status is Status.PAUSED:
+            raise DriverError("a paused guest cannot reboot itself: unpause it first")
+        if self._agent_open and status is Status.RUNNING:
             await self._agent.shutdown("reboot")
             return
         self._guest_shut_down.clear()
         await self._do("set-action", {"shutdown": "pause"})
         try:
-            if _STATUS.get((await self._do("query-status"))["status"]) is not Status.SHUTDOWN:
+            if status is not Status.SHUTDOWN:
                 await self._do("system_powerdown")
                 try:
                     async with asyncio.timeout(60):
