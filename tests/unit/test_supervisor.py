@@ -9,7 +9,9 @@ import pytest
 from hotvirt.embedded.supervisor import Supervisor
 
 
-async def test_a_part_that_crashes_is_started_again_with_growing_pauses(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_part_that_crashes_is_started_again_with_growing_pauses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     pauses: list[float] = []
     starts = 0
     steady = asyncio.Event()

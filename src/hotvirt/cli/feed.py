@@ -14,6 +14,7 @@ from hotvirt.kube.client import Client
 from hotvirt.kube.informer import Informers
 
 WIDTH = 34
+LONGEST = 160
 
 
 class Feed:
@@ -66,7 +67,9 @@ class Feed:
             size = f", {size_of(new)}" if phase == "Running" and size_of(new) else ""
             self._line("vmi", new.metadata.key, f"{phase}{where}{size}")
         elif phase == "Running" and old is not None and size_of(old) != size_of(new):
-            self._line("vmi", new.metadata.key, f"{size_of(old)} → {size_of(new)}")
+            grown = "vCPU" in size_of(old)
+            text = f"{size_of(old)} → {size_of(new)}" if grown else f"the guest sees {size_of(new)}"
+            self._line("vmi", new.metadata.key, text)
 
     def _pod(self, old: Pod | None, new: Pod | None) -> None:
         if not self._live:
@@ -84,7 +87,8 @@ class Feed:
         kind = {"VirtualMachine": "vm", "VirtualMachineInstance": "vmi"}.get(about.kind, about.kind.lower())
         again = f" (×{new.count})" if new.count > 1 else ""
         mark = "! " if new.type == "Warning" else ""
-        self._line(kind, (about.namespace, about.name), f"{mark}{new.reason}: {new.message}{again}")
+        message = new.message if len(new.message) <= LONGEST else f"{new.message[:LONGEST]}…"
+        self._line(kind, (about.namespace, about.name), f"{mark}{new.reason}: {message}{again}")
 
 
 def size_of(vmi: VirtualMachineInstance) -> str:

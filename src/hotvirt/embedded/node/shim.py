@@ -322,6 +322,9 @@ def say_ready() -> None:
 def main(folder: str) -> int:
     with open(os.path.join(folder, "start.json")) as file:
         start = json.load(file)
+    # uvloop lets descriptors through to its children: among them a copy of our standard output, whose end the
+    # node waits for, and none of them is a guest's business.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     detach()
     os.chdir(folder)
     lock = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
