@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from .inotify import Inotify
 
 CURRENT = "0.log"
 OLDER = "0.log.1"
+
+
+LogRequest = Any
+"""LogOptions, or what the API server makes of the query of `pods/log`."""
 
 
 @dataclass(frozen=True)
@@ -33,31 +38,10 @@ class LogOptions:
     stream: str = "All"
 
     @classmethod
-    def from_query(cls, query: Mapping[str, str]) -> LogOptions:
-        """From the parameters of a request; raises ValueError with a sentence."""
-
-        def flag(name: str) -> bool:
-            return query.get(name, "").lower() in ("true", "1")
-
-        def number(name: str) -> int | None:
-            text = query.get(name)
-            if text is None or text == "":
-                return None
-            try:
-                return int(text)
-            except ValueError:
-                raise ValueError(f"{name} must be a whole number, not {text!r}.") from None
-
-        return cls(
-            follow=flag("follow"),
-            tail_lines=number("tailLines"),
-            since_seconds=number("sinceSeconds"),
-            since_time=query.get("sinceTime") or None,
-            timestamps=flag("timestamps"),
-            limit_bytes=number("limitBytes"),
-            previous=flag("previous"),
-            stream=query.get("stream") or "All",
-        )
+    def of(cls, request: LogRequest | None) -> LogOptions:
+        """From anything that has some of these attributes."""
+        given = {name: getattr(request, name, None) for name in cls.__dataclass_fields__}
+        return cls(**{name: value for name, value in given.items() if value is not None})
 
     def check(self) -> None:
         """Raises ValueError with a sentence for what makes no sense."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from . import machine
 from .inotify import Inotify
 from .instant_runtime import InstantRuntime
 from .launch import INSTALLED_LAUNCHER
-from .logs import LogOptions, read_log
+from .logs import LogOptions, LogRequest, read_log
 from .process_runtime import ProcessRuntime
 from .runtime import Runtime
 from .sizes import Amounts
@@ -34,10 +34,6 @@ LEASE_NAMESPACE = "kube-node-lease"
 LEASE_SECONDS = 40
 RENEW_SECONDS = 10.0
 MOST_PODS = {"process": 250, "instant": 100_000}
-
-
-class NoSuchLog(LookupError):
-    """There is no such Pod or container on this node."""
 
 
 class EmbeddedNode:
@@ -245,19 +241,28 @@ class EmbeddedNode:
 
     # Logs
 
-    def log(
-        self, pod_uid: str, container: str, options: LogOptions | Mapping[str, str] | None = None
-    ) -> AsyncIterator[bytes]:
-        """What a container printed. Raises NoSuchLog, or ValueError for options that make no sense."""
-        if not isinstance(options, LogOptions):
-            options = LogOptions.from_query(options or {})
-        options.check()
+    def log(self, pod_uid: str, container: str, options: LogRequest | None = None) -> AsyncIterator[bytes]:
+        """What a container printed. Raises ValueError for options that make no sense, LookupError for a Pod
+        or container that is not here; reading raises FileNotFoundError for a container that has not started
+        yet.
+        """
+        wanted = LogOptions.of(options)
+        wanted.check()
         worker = self._workers.get(pod_uid)
         if worker is None:
-            raise NoSuchLog(f"Pod {pod_uid} is not on node {self.name}.")
+            raise LookupError(f"Pod {pod_uid} is not on node {self.name}.")
         names = {c.name for c in (*worker.pod.spec.init_containers, *worker.pod.spec.containers)}
         if container not in names:
-            raise NoSuchLog(f"container {container!r} is not in Pod {worker.pod.metadata.name}.")
-        on_change: Callable[[Callable[[], None]], Callable[[], None]] = worker.on_change
-        folder = self._state_dir / "pods" / pod_uid / "logs" / container
-        return read_log(folder, options, self._inotify, lambda: worker.container_ended(container), on_change)
+            raise LookupError(f"container {container!r} is not in Pod {worker.pod.metadata.name}.")
+        return self._read_log(worker, container, wanted)
+
+    async def _read_log(self, worker: PodWorker, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+        if not worker.container_started(container):
+            raise FileNotFoundError(f"container {container!r} is waiting to start")
+        folder = self._state_dir / "pods" / worker.uid / "logs" / container
+
+        def ended() -> bool:
+            return worker.container_ended(container)
+
+        async for chunk in read_log(folder, options, self._inotify, ended, worker.on_change):
+            yield chunk

@@ -110,6 +110,9 @@ class PodWorker:
             return {}  # not admitted yet
         return most_requests(self.pod.spec, sizes.allocated, sizes.actual or sizes.allocated)
 
+    def container_started(self, name: str) -> bool:
+        return name in self._known.runs
+
     def container_ended(self, name: str) -> bool:
         run = self._known.runs.get(name)
         return self.ended.is_set() or (run is not None and not run.running)
