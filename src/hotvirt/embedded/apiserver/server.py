@@ -236,9 +236,9 @@ def refusal(error: StatusError) -> web.Response:
 
 
 def _warning(text: str) -> str:
-    """An RFC 7234 warn-value; a header has one line and ASCII."""
+    """An RFC 7234 warn-value: one line; as Kubernetes sends it, in UTF-8."""
     clean = " ".join(text.split()).replace("\\", "\\\\").replace('"', '\\"')
-    return f'299 - "{clean.encode("ascii", "replace").decode()}"'
+    return f'299 - "{clean}"'
 
 
 def _mounted(app: web.Application) -> dict[tuple[str, str], list[dict[str, Any]]]:
