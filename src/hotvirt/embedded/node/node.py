@@ -36,6 +36,10 @@ RENEW_SECONDS = 10.0
 MOST_PODS = {"process": 250, "instant": 100_000}
 
 
+class NoSuchLog(LookupError):
+    """There is no such Pod or container on this node."""
+
+
 class EmbeddedNode:
     def __init__(
         self,
@@ -242,7 +246,7 @@ class EmbeddedNode:
     # Logs
 
     def log(self, pod_uid: str, container: str, options: LogRequest | None = None) -> AsyncIterator[bytes]:
-        """What a container printed. Raises ValueError for options that make no sense, LookupError for a Pod
+        """What a container printed. Raises ValueError for options that make no sense, NoSuchLog for a Pod
         or container that is not here; reading raises FileNotFoundError for a container that has not started
         yet.
         """
@@ -250,10 +254,10 @@ class EmbeddedNode:
         wanted.check()
         worker = self._workers.get(pod_uid)
         if worker is None:
-            raise LookupError(f"Pod {pod_uid} is not on node {self.name}.")
+            raise NoSuchLog(f"Pod {pod_uid} is not on node {self.name}.")
         names = {c.name for c in (*worker.pod.spec.init_containers, *worker.pod.spec.containers)}
         if container not in names:
-            raise LookupError(f"container {container!r} is not in Pod {worker.pod.metadata.name}.")
+            raise NoSuchLog(f"container {container!r} is not in Pod {worker.pod.metadata.name}.")
         return self._read_log(worker, container, wanted)
 
     async def _read_log(self, worker: PodWorker, container: str, options: LogOptions) -> AsyncIterator[bytes]:
