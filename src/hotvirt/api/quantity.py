@@ -1,9 +1,9 @@
 """Kubernetes quantities, exactly.
 
-A quantity is a whole number of nano-units plus the family of suffixes it was written in (``1Gi`` is binary,
-``1G`` is decimal, ``1e9`` is an exponent). Anything finer than a nano-unit is rounded up, away from zero, and
-nothing is larger than 2^63-1: both as Kubernetes does. Equality and order look at the number alone:
-``1Gi == 1024Mi``.
+A quantity is a whole number of nano-units plus the family of suffixes it was written in (``1Gi`` is
+binary, ``1G`` is decimal, ``1e9`` is an exponent). Anything finer than a nano-unit is rounded up, away
+from zero, and what is written with a binary suffix is at most 2^63-1: both as Kubernetes does. Equality
+and order look at the number alone: ``1Gi == 1024Mi``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import total_ordering
 from typing import Final
 
 NANO: Final = 10**9
-_LARGEST: Final = (2**63 - 1) * NANO
+_LARGEST_BINARY: Final = (2**63 - 1) * NANO
 # Longer than any number that could still make a difference; bounds the work a hostile text can cause.
 _MAX_TEXT: Final = 128
 _MAX_EXPONENT: Final = 200
@@ -82,21 +82,15 @@ def _parse(text: str) -> tuple[int, Family]:
         nano = numerator * 10**power_of_ten
     else:
         nano = _divide_away_from_zero(numerator, 10**-power_of_ten)
-    if match["sign"] == "-":
-        nano = -nano
-    if family is Family.BINARY and -NANO < nano < NANO:
-        family = Family.DECIMAL
-    return _capped(nano), family
+    if family is Family.BINARY:
+        nano = min(nano, _LARGEST_BINARY)
+    return -nano if match["sign"] == "-" else nano, family
 
 
-def _capped(nano: int) -> int:
-    return max(-_LARGEST, min(_LARGEST, nano))
-
-
-def _without_factor(number: int, factor: int) -> tuple[int, int]:
-    """The number with every whole factor taken out, and how many there were."""
+def _without_factor(number: int, factor: int, most: int | None) -> tuple[int, int]:
+    """The number with whole factors taken out, `most` of them at most, and how many there were."""
     times = 0
-    while number and number % factor == 0:
+    while number and number % factor == 0 and times != most:
         number //= factor
         times += 1
     return number, times
@@ -114,7 +108,7 @@ class Quantity:
         if isinstance(value, Quantity):
             nano, family = value._nano, value._family
         elif isinstance(value, int):
-            nano, family = _capped(value * NANO), Family.DECIMAL
+            nano, family = value * NANO, Family.DECIMAL
         else:
             nano, family = _parse(value)
         object.__setattr__(self, "_nano", nano)
@@ -124,7 +118,7 @@ class Quantity:
     def from_nano(cls, nano: int, family: Family = Family.DECIMAL) -> Quantity:
         """The quantity of so many nano-units."""
         made = cls.__new__(cls)
-        object.__setattr__(made, "_nano", _capped(nano))
+        object.__setattr__(made, "_nano", nano)
         object.__setattr__(made, "_family", family)
         return made
 
@@ -179,10 +173,12 @@ class Quantity:
     def __str__(self) -> str:
         if self._nano == 0:
             return "0"
-        if self._family is Family.BINARY and abs(self._nano) >= 1024 * NANO:
-            number, times = _without_factor(self.value, 1024)
+        # Kubernetes writes small and fractional amounts without a binary suffix: nothing is rounded away.
+        if self._family is Family.BINARY and abs(self._nano) >= 1024 * NANO and self._nano % NANO == 0:
+            number, times = _without_factor(self.value, 1024, most=6)
             return f"{number}{_BINARY_NAMES[times * 10] if times else ''}"
-        number, zeros = _without_factor(self._nano, 10)
+        most = None if self._family is Family.EXPONENT else 9 + max(_DECIMAL_NAMES)
+        number, zeros = _without_factor(self._nano, 10, most)
         power = zeros - 9
         number, power = number * 10 ** (power % 3), power - power % 3
         if self._family is Family.EXPONENT:
