@@ -124,13 +124,16 @@ quantities = st.builds(
     st.integers(min_value=-LARGEST * NANO, max_value=LARGEST * NANO),
     st.just(Family.DECIMAL),
 )
-texts = st.from_regex(
-    re.compile(
-        r"[+-]?([0-9]{1,20}(\.[0-9]{0,12})?|\.[0-9]{1,12})([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?",
-        re.ASCII,
-    ),
-    fullmatch=True,
-)
+SUFFIXES = [*"numkMGTPE", "", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "e3", "E9", "e-3", "E-12", "e+2", "e0"]
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    whole, fraction = draw(st.integers(0, 10**20)), draw(st.integers(-1, 10**12))
+    number = draw(
+        st.sampled_from([f"{whole}", f"{whole}.", f"{whole}.{abs(fraction):012d}", f".{abs(fraction)}"])
+    )
+    return draw(st.sampled_from(["", "+", "-"])) + number + draw(st.sampled_from(SUFFIXES))
 
 
 @given(quantities)
@@ -138,7 +141,7 @@ def test_decimal_round_trip_is_exact(quantity: Quantity) -> None:
     assert Quantity(str(quantity)) == quantity
 
 
-@given(texts)
+@given(texts())
 def test_canonical_form_is_stable_and_means_the_same(text: str) -> None:
     quantity = Quantity(text)
     canonical = str(quantity)
@@ -151,7 +154,7 @@ def test_a_hostile_exponent_costs_nothing() -> None:
     assert Quantity("1e-1000000000") == Quantity("1n")
 
 
-@given(texts)
+@given(texts())
 def test_the_schema_pattern_accepts_what_parses(text: str) -> None:
     assert re.match(PATTERN, text)
     assert re.match(PATTERN, str(Quantity(text)))
