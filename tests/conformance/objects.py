@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 GROUP = "conformance.hotvirt.io"
+# A name like any other to most servers; one that runs Hotvirt's Pods alone admits no other.
+IMAGE = "hotvirt/launcher:1"
+OTHER_IMAGE = "hotvirt/launcher:2"
 WIDGETS_CRD = f"widgets.{GROUP}"
 
 _WIDGET_SPEC: dict[str, Any] = {
@@ -135,7 +138,7 @@ def pod(name: str = "one", *, labels: dict[str, str] | None = None, **spec: Any)
     """A Pod that no scheduler takes: it stays as it is written."""
     container = {
         "name": "main",
-        "image": "conformance.hotvirt.io/nothing:1",
+        "image": IMAGE,
         "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
     }
     metadata: dict[str, Any] = {"name": name}

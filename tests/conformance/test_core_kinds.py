@@ -270,3 +270,14 @@ async def test_one_owner_controls(api: Api, ns: Namespace) -> None:
     status = (await api.post(ns.configmaps, body)).refused(422, "Invalid")
     assert {field for _, field in causes(status)} == {"metadata.ownerReferences"}
     assert "Only one reference can have Controller set to true" in status["message"]
+
+
+async def test_put_makes_a_lease_that_is_not_there(api: Api, ns: Namespace) -> None:
+    leases = ns.path("leases", "coordination.k8s.io/v1")
+    body = thing("Lease", api_version="coordination.k8s.io/v1", spec={"holderIdentity": "a"})
+    made = (await api.put(f"{leases}/one", body)).ok(201)
+    assert made["metadata"]["uid"]
+
+
+async def test_put_makes_no_configmap(api: Api, ns: Namespace) -> None:
+    (await api.put(f"{ns.configmaps}/one", configmap())).refused(404, "NotFound")

@@ -8,7 +8,7 @@ import pytest
 
 from .client import JSON, JSON_PATCH, MERGE, STRATEGIC, Api, causes
 from .conftest import Namespace
-from .objects import GROUP, configmap, pod, widget
+from .objects import GROUP, OTHER_IMAGE, configmap, pod, widget
 
 
 async def test_a_merge_patch_merges_objects(api: Api, ns: Namespace) -> None:
@@ -155,10 +155,10 @@ async def test_a_patched_object_is_validated(api: Api, ns: Namespace) -> None:
 
 async def test_a_strategic_patch_merges_lists_by_their_key(api: Api, ns: Namespace) -> None:
     await api.create(ns.pods, pod())
-    body = {"spec": {"containers": [{"name": "main", "image": "other:2"}]}}
+    body = {"spec": {"containers": [{"name": "main", "image": OTHER_IMAGE}]}}
     changed = (await api.patch(f"{ns.pods}/one", body, STRATEGIC)).ok()
     (container,) = changed["spec"]["containers"]
-    assert container["image"] == "other:2"
+    assert container["image"] == OTHER_IMAGE
     assert container["resources"] == {"requests": {"cpu": "100m", "memory": "64Mi"}}
 
 

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from .client import STRATEGIC, Api, causes
 from .conftest import Namespace
-from .objects import pod
+from .objects import IMAGE, OTHER_IMAGE, pod
 
 NOBODY = "nobody-runs-here"
 
@@ -120,7 +120,7 @@ async def test_status_is_written_through_its_subresource(api: Api, ns: Namespace
 
 async def test_a_pods_generation_follows_its_spec(api: Api, ns: Namespace) -> None:
     assert (await api.create(ns.pods, pod()))["metadata"]["generation"] == 1
-    image = {"spec": {"containers": [{"name": "main", "image": "other:2"}]}}
+    image = {"spec": {"containers": [{"name": "main", "image": OTHER_IMAGE}]}}
     assert (await api.patch(f"{ns.pods}/one", image, STRATEGIC)).ok()["metadata"]["generation"] == 2
     labels = {"metadata": {"labels": {"a": "b"}}}
     assert (await api.patch(f"{ns.pods}/one", labels, STRATEGIC)).ok()["metadata"]["generation"] == 2
@@ -305,7 +305,7 @@ async def test_the_log_of_a_container_that_is_none_is_400(api: Api, ns: Namespac
 
 
 async def test_the_log_of_several_containers_needs_a_choice(api: Api, ns: Namespace) -> None:
-    containers = [{"name": name, "image": "nothing:1"} for name in ("a", "b")]
+    containers = [{"name": name, "image": IMAGE} for name in ("a", "b")]
     await api.create(ns.pods, pod(nodeName=NOBODY, containers=containers))
     message = "a container name must be specified for pod one, choose one of: [a b]"
     (await api.get(f"{ns.pods}/one/log")).refused(400, "BadRequest", message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.objects import GROUP, configmap, widget
+from tests.conformance.objects import GROUP, IMAGE, configmap, widget
 from tests.targets.target import Target
 
 from .conftest import vm
@@ -151,7 +151,7 @@ def test_delete_a_pod_at_once(kubectl: Kubectl, target: Target) -> None:
         "spec": {
             "nodeName": "nobody-runs-here",
             "schedulerName": "nobody",
-            "containers": [{"name": "main", "image": "conformance.hotvirt.io/nothing:1"}],
+            "containers": [{"name": "main", "image": IMAGE}],
         },
     }
     kubectl("create", "-f", "-", stdin=body)
