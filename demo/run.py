@@ -80,7 +80,7 @@ def one_machine() -> Iterator[Path]:
         try:
             hotvirt("up", "--detach", "--port", "0", state=state)
             yield state
-        except BaseException:
+        except Exception:
             show_log(state)
             raise
         finally:
