@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -29,6 +29,7 @@ from hotvirt.node.agent import NodeAgent
 from hotvirt.plan.config import ClusterConfig, cluster_config
 from hotvirt.subresources.app import make_app
 
+from .datavolumes import DataVolumeController
 from .garbage import GarbageCollector
 from .images import ImageStore
 from .inventory import Inventory
@@ -37,6 +38,7 @@ from .node.logs import LogOptions
 from .node.node import EmbeddedNode, NoSuchLog
 from .scheduler import Scheduler
 from .state import StateDir
+from .storage import LocalStorage
 
 ClientFor = Callable[[str, str, tuple[str, ...]], Client]
 Part = Callable[[], Awaitable[None]]
@@ -115,6 +117,8 @@ class Parts:
             "controllers": self._run_controllers,
             "scheduler": self._run_scheduler,
             "garbage collector": self._run_garbage_collector,
+            "storage": self._run_storage,
+            "data volumes": self._run_data_volumes,
             "node": self._run_node,
             "node agent": self._run_agent,
         }
@@ -124,9 +128,9 @@ class Parts:
         for begun in self._begun.values():
             await begun.wait()
 
-    async def _run(self, name: str, run: Awaitable[object], begun: Awaitable[object]) -> None:
+    async def _run(self, name: str, run: Coroutine[object, object, None], begun: Awaitable[object]) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(awaited(run), name=name)
+            tasks.create_task(run, name=name)
             await begun
             self._begun[name].set()
 
@@ -143,10 +147,16 @@ class Parts:
         inventory = Inventory(client)
         namespaces = NamespaceController(client, inventory, self._root_ca)
         collector = GarbageCollector(client, inventory)
-        together = asyncio.gather(
-            inventory.run(), namespaces.informer.run(), namespaces.run(), collector.run()
-        )
-        await self._run("garbage collector", together, inventory.synced())
+        together = (inventory.run(), namespaces.informer.run(), namespaces.run(), collector.run())
+        await self._run("garbage collector", all_of(*together), inventory.synced())
+
+    async def _run_storage(self) -> None:
+        storage = LocalStorage(self._controller_manager_client, self._state.path, self.node_name)
+        await self._run("storage", storage.run(), storage.synced())
+
+    async def _run_data_volumes(self) -> None:
+        data_volumes = DataVolumeController(self._controller_manager_client)
+        await self._run("data volumes", data_volumes.run(), data_volumes.synced())
 
     async def _run_controllers(self) -> None:
         recorder = Recorder(self._controller_client, "hotvirt-controller")
@@ -180,5 +190,8 @@ class Parts:
             await recorder.close()
 
 
-async def awaited(what: Awaitable[object]) -> None:
-    await what
+async def all_of(*runs: Coroutine[object, object, None]) -> None:
+    """Side by side; when one fails, all end."""
+    async with asyncio.TaskGroup() as tasks:
+        for run in runs:
+            tasks.create_task(run)
