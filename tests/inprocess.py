@@ -120,8 +120,10 @@ class Cluster:
 
 
 @asynccontextmanager
-async def api(folder: Path) -> AsyncIterator[Cluster]:
-    """The API server, with nobody behind it."""
+async def api(
+    folder: Path, admission: Callable[[Cluster, ApiServer], None] | None = None
+) -> AsyncIterator[Cluster]:
+    """The API server, with nobody behind it; `admission` may set its hooks."""
     async with AsyncExitStack() as stack:
         pki = Pki.open(folder / "pki")
         server = ApiServer(Store(folder / "api.db"), pki, socket=folder / "api.sock")
@@ -132,6 +134,8 @@ async def api(folder: Path) -> AsyncIterator[Cluster]:
             await cluster.create(NAMESPACES, {"metadata": {"name": names.NAMESPACE}})
         except AlreadyExists:
             pass  # the server makes it itself
+        if admission is not None:
+            admission(cluster, server)
         yield cluster
 
 
