@@ -99,6 +99,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     vcpus: tuple[Slot, ...]
     memory: MemoryView
     agent_connected: bool
+    agent_expected: bool = False  # its channel is open in the guest, but it does not answer yet
     guest: GuestView | None = None  # None: nobody answers in the guest
 
     @property

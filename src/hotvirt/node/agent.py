@@ -181,7 +181,7 @@ class NodeAgent:
         status = vmi_status(vmi, seen, now())
         if await self._write(vmi, status) and vmi.status.phase != status.phase:
             self._recorder.event(vmi, "Normal", "Started", "VirtualMachineInstance started.")
-        return again
+        return again or guest.next_look_at_agent(observed)
 
     async def _carry_out_requests(
         self, vmi: VirtualMachineInstance, guest: Guest, running: RunningMachine

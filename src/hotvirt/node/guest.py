@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hotvirt.api.pods import Pod
-from hotvirt.hypervisor.driver import Change, Driver, MachineGone, RunningMachine
+from hotvirt.hypervisor.driver import Change, Driver, MachineGone, Observed, RunningMachine
 from hotvirt.hypervisor.files import LAUNCHER_SOCKET
 from hotvirt.hypervisor.qemu.command import QMP_SOCKET
 from hotvirt.hypervisor.sockets import NoSocket
@@ -20,6 +20,8 @@ from hotvirt.node.dhcp import DhcpServer
 from hotvirt.node.handover import hand_over, lease_for, read_record
 from hotvirt.node.inotify import FolderWatch
 from hotvirt.plan.machine import Machine
+
+FIRST_AGENT_DELAY, LONGEST_AGENT_DELAY = 0.5, 30.0
 
 
 def run_folder(node_root: Path, pod_uid: str) -> Path:
@@ -37,6 +39,7 @@ class Guest:
         self.accelerator = ""
         self.boot_memory = 0
         self.panicked = False
+        self.agent_delay = FIRST_AGENT_DELAY
         self.handed_over = False
         self._dhcp: DhcpServer | None = None
         self._stop_watching: Callable[[], None] = lambda: None
@@ -81,6 +84,14 @@ class Guest:
         self.running.add_listener(lambda change: self._on_change(change, stirred))
         await self._adopt()
         return True
+
+    def next_look_at_agent(self, observed: Observed) -> float | None:
+        """An agent whose channel is open announces its first answer by no event: ask again, less and less."""
+        if not observed.agent_expected:
+            self.agent_delay = FIRST_AGENT_DELAY
+            return None
+        delay, self.agent_delay = self.agent_delay, min(self.agent_delay * 2, LONGEST_AGENT_DELAY)
+        return delay
 
     async def _begin(self) -> None:
         """A driver without a process: begin once, whoever of us was here before."""

@@ -158,13 +158,13 @@ class QemuMachine:
         elif status is Status.RUNNING:
             self._last_guest = await self._guest()
         # A guest that stands still cannot answer, and stays as it was.
+        connected = self._last_guest is not None if status is Status.RUNNING else self._agent_open
         return Observed(
             status=status,
             vcpus=tuple(slot for slot, _ in slots),
             memory=memory,
-            agent_connected=self._agent_open
-            if status is not Status.RUNNING
-            else self._last_guest is not None,
+            agent_connected=connected,
+            agent_expected=self._agent_open and not connected,
             guest=self._last_guest,
         )
 
