@@ -1,4 +1,4 @@
-"""The bare API server, for development and tests: `python -m hotvirt.embedded.apiserver --state-dir D --port 0`."""
+"""The bare API server, for development and tests: no controllers, no node, no admission."""
 
 from __future__ import annotations
 

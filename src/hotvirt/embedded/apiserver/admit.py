@@ -1,10 +1,12 @@
-"""Admission in a cluster's order: namespaces first, then the mutating hooks, then (after the schema) the validating ones."""
+"""Admission in a cluster's order: namespaces, the mutating hooks, (the schema,) the validating hooks."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
 import msgspec
+
+from hotvirt.admission.request import AdmissionRequest, AdmissionResponse
 
 from .call import Call
 from .errors import StatusError, forbidden, not_found
@@ -24,9 +26,9 @@ OPERATIONS = {
 class AdmissionHooks(Protocol):
     """The part of `hotvirt.admission.webhooks.Admission` that is called here."""
 
-    async def mutate(self, request: Any) -> Any: ...
+    async def mutate(self, request: AdmissionRequest) -> AdmissionResponse: ...
 
-    async def validate(self, request: Any) -> Any: ...
+    async def validate(self, request: AdmissionRequest) -> AdmissionResponse: ...
 
 
 class Admit:
@@ -74,11 +76,9 @@ class Admit:
             return
         self._check(call, kind, "validate", await self.hooks.validate(request))
 
-    def _request(self, call: Call, kind: Kind, obj: Any, old: Any) -> Any:
+    def _request(self, call: Call, kind: Kind, obj: Any, old: Any) -> AdmissionRequest | None:
         if self.hooks is None:
             return None
-        from hotvirt.admission.webhooks import AdmissionRequest
-
         metadata = (obj or old or {}).get("metadata") or {}
         return AdmissionRequest(
             operation=_operation(call, obj, old),
@@ -93,7 +93,7 @@ class Admit:
             dry_run=call.dry_run,
         )
 
-    def _check(self, call: Call, kind: Kind, phase: str, response: Any) -> None:
+    def _check(self, call: Call, kind: Kind, phase: str, response: AdmissionResponse) -> None:
         for warning in response.warnings or ():
             call.warn(warning)
         if response.allowed:

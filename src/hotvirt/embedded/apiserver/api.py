@@ -1,4 +1,4 @@
-"""The API itself: from a request to the answer. `server.py` listens and asks who it is, this does the rest."""
+"""The API itself: from a request to its answer. `server.py` listens and asks who it is."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Api:
         if call.verb == "create":
             return await self.writer.create(call)
         if call.verb == "update":
-            return await self.writer.update(call), 200
+            return await self.writer.update(call)
         if call.verb == "patch":
             return await self.writer.patch(call), 200
         if call.verb == "deletecollection":

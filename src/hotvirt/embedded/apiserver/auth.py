@@ -1,4 +1,4 @@
-"""Who asks, and may they? Tokens and client certificates; masters and Hotvirt's own parts may do everything."""
+"""Who asks, and may they? Masters and Hotvirt's own parts may do everything, others next to nothing."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def impersonate(request: web.Request, user: User) -> User:
         raise StatusError(
             403,
             "Forbidden",
-            f'users "{name}" is forbidden: User "{user.name}" cannot impersonate resource "users" in API group "" '
-            "at the cluster scope",
+            f'users "{name}" is forbidden: User "{user.name}" cannot impersonate resource "users" '
+            'in API group "" at the cluster scope',
             details_of("", "users", name),
         )
     extra: dict[str, list[str]] = {}

@@ -134,7 +134,8 @@ def check_type(kind: Kind, obj: dict[str, Any]) -> None:
         raise bad_request(f"Object 'apiVersion' is missing in '{shown}'")
     if api_version != kind.api_version:
         raise bad_request(
-            f"the API version in the data ({api_version}) does not match the expected API version ({kind.api_version})"
+            f"the API version in the data ({api_version}) does not match "
+            f"the expected API version ({kind.api_version})"
         )
     if name != kind.kind:
         expected = f"{kind.kind}"
@@ -152,7 +153,8 @@ def normalise(
     if kind.schema is not None:
         if not isinstance(obj.get("metadata", {}), dict):
             raise bad_request(
-                f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: metadata is no object'
+                f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
+                "metadata is no object"
             )
         obj["metadata"] = _conform_metadata(kind, obj.get("metadata") or {}, unknown)
         prune(kind.schema, obj, unknown)
@@ -202,5 +204,7 @@ def report(call: Call, problems: list[str]) -> None:
         for problem in problems:
             call.warn(problem)
         return
-    name = f"{call.kind.kind} in version {json.dumps(call.kind.version)} cannot be handled as a {call.kind.kind}: "
-    raise bad_request(f"{name if call.verb != 'patch' else ''}strict decoding error: {', '.join(problems)}")
+    kind, said = call.kind, f"strict decoding error: {', '.join(problems)}"
+    if call.verb != "patch":
+        said = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {said}'
+    raise bad_request(said)

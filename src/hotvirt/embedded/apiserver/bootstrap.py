@@ -21,7 +21,8 @@ NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
 PRIORITIES: Final = {
     "system-cluster-critical": (
         2000000000,
-        "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+        "Used for system critical pods that must run in the cluster, but can be moved to "
+        "another node if necessary.",
     ),
     "system-node-critical": (
         2000001000,

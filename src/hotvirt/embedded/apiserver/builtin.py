@@ -13,6 +13,7 @@ from hotvirt.api.quantity import Quantity
 from .call import Call
 from .errors import (
     FieldError,
+    forbidden,
     forbidden_value,
     invalid_value,
     not_supported,
@@ -21,13 +22,15 @@ from .errors import (
 from .pods import PodStrategy
 from .store import Store
 from .strategies import Strategy
+from .types import struct
 
 Object = dict[str, Any]
 _KEY: Final = re.compile(r"[-._a-zA-Z0-9]+\Z")
 _KEY_RULE: Final = (
-    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  "
-    "or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' "
+    "(e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
 )
+PERMANENT: Final = ("default", "kube-system", "kube-public")
 MAX_DATA: Final = 1024 * 1024
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 
@@ -49,6 +52,11 @@ class NamespaceStrategy(Strategy):
         if call.subresource != "finalize":
             new["spec"] = dict(old.get("spec") or {})
         new["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = old["metadata"]["name"]
+
+    def check_delete(self, obj: Object) -> None:
+        name = obj["metadata"]["name"]
+        if name in PERMANENT:
+            raise forbidden("", "namespaces", name, "this namespace may not be deleted")
 
     def prepare_delete(self, obj: Object) -> None:
         obj["status"] = (obj.get("status") or {}) | {"phase": "Terminating"}
@@ -147,6 +155,7 @@ class ClaimStrategy(Strategy):
             if default:
                 spec["storageClassName"] = default
         obj["status"] = {"phase": "Pending"}
+        _protect(obj, "kubernetes.io/pvc-protection")
 
     def _default_class(self) -> str:
         found = [
@@ -167,6 +176,8 @@ class ClaimStrategy(Strategy):
             for mode in spec.get("accessModes") or []
             if mode not in known
         ]
+        if spec.get("volumeMode") not in ("Block", "Filesystem"):
+            errors.append(not_supported("spec.volumeMode", spec.get("volumeMode"), ["Block", "Filesystem"]))
         size = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
         if size is None:
             errors.append(required_value("spec.resources[storage]"))
@@ -193,7 +204,8 @@ class ClaimStrategy(Strategy):
             errors.append(
                 forbidden_value(
                     "spec",
-                    "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
+                    "spec is immutable after creation except resources.requests and "
+                    "volumeAttributesClassName for bound claims",
                 )
             )
         sizes = [
@@ -209,6 +221,16 @@ class ClaimStrategy(Strategy):
         return errors
 
 
+def _protect(obj: Object, finalizer: str) -> None:
+    """Storage that is in use does not go away: `protection.py` takes the finalizer off again."""
+    finalizers = obj["metadata"].setdefault("finalizers", [])
+    if finalizer not in finalizers:
+        finalizers.append(finalizer)
+
+
+_VOLUME_SOURCES: Final = struct("core.PersistentVolumeSource").fields.keys()
+
+
 class VolumeStrategy(Strategy):
     returns_deleted = True
 
@@ -217,6 +239,7 @@ class VolumeStrategy(Strategy):
         spec.setdefault("persistentVolumeReclaimPolicy", "Retain")
         spec.setdefault("volumeMode", "Filesystem")
         obj["status"] = {"phase": "Pending"}
+        _protect(obj, "kubernetes.io/pv-protection")
 
     def validate_create(self, obj: Object) -> list[FieldError]:
         spec, errors = obj.get("spec") or {}, []
@@ -224,6 +247,12 @@ class VolumeStrategy(Strategy):
             errors.append(required_value("spec.accessModes"))
         if not spec.get("capacity"):
             errors.append(required_value("spec.capacity"))
+        sources = [name for name in spec if name in _VOLUME_SOURCES]
+        if not sources:
+            errors.append(required_value("spec", "must specify a volume type"))
+        errors += [
+            forbidden_value(f"spec.{name}", "may not specify more than 1 volume type") for name in sources[1:]
+        ]
         return errors
 
 
@@ -239,9 +268,11 @@ class StorageClassStrategy(Strategy):
 
     def validate_update(self, call: Call, old: Object, new: Object) -> list[FieldError]:
         errors = self.validate_create(new)
-        for field in ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"):
-            if (old.get(field) or "") != (new.get(field) or ""):
-                errors.append(forbidden_value(field, f"updates to {field} are forbidden."))
+        if (old.get("parameters") or {}) != (new.get("parameters") or {}):
+            errors.append(forbidden_value("parameters", "updates to parameters are forbidden."))
+        for field in ("provisioner", "reclaimPolicy", "volumeBindingMode"):
+            if old.get(field) != new.get(field):
+                errors.append(invalid_value(field, new.get(field), "field is immutable"))
         return errors
 
 
@@ -293,11 +324,32 @@ class QuotaStrategy(Strategy):
         obj["status"] = {}
 
 
+class LimitRangeStrategy(Strategy):
+    create_on_update = True
+
+    def prepare_create(self, call: Call, obj: Object) -> None:
+        for limit in (obj.get("spec") or {}).get("limits") or []:
+            if limit.get("type") != "Container":
+                continue
+            for target, source in (
+                ("default", "max"),
+                ("defaultRequest", "default"),
+                ("defaultRequest", "min"),
+            ):
+                for name, amount in (limit.get(source) or {}).items():
+                    limit.setdefault(target, {}).setdefault(name, amount)
+
+    def prepare_update(self, call: Call, old: Object, new: Object) -> None:
+        self.prepare_create(call, new)
+
+
 class AccountStrategy(Strategy):
     returns_deleted = True
 
 
 class EventStrategy(Strategy):
+    create_on_update = True
+
     def validate_create(self, obj: Object) -> list[FieldError]:
         about = obj.get("involvedObject") or obj.get("regarding") or {}
         field = "involvedObject" if "involvedObject" in obj else "regarding"
@@ -316,6 +368,24 @@ class VersionedStrategy(Strategy):
     """Kinds that may only be updated with the resourceVersion that was read."""
 
     unconditional_update = False
+
+
+class LeaseStrategy(VersionedStrategy):
+    create_on_update = True
+
+    def validate_create(self, obj: Object) -> list[FieldError]:
+        spec = obj.get("spec") or {}
+        errors = []
+        if spec.get("leaseDurationSeconds", 1) <= 0:
+            value = spec["leaseDurationSeconds"]
+            errors.append(invalid_value("spec.leaseDurationSeconds", value, "must be greater than 0"))
+        if spec.get("leaseTransitions", 0) < 0:
+            value = spec["leaseTransitions"]
+            errors.append(invalid_value("spec.leaseTransitions", value, "must be greater than or equal to 0"))
+        return errors
+
+    def validate_update(self, call: Call, old: Object, new: Object) -> list[FieldError]:
+        return self.validate_create(new)
 
 
 class BudgetStrategy(VersionedStrategy):
@@ -363,7 +433,8 @@ def builtin_strategies(store: Store) -> dict[str, Strategy]:
         "configmaps": ConfigMapStrategy(),
         "controllerrevisions.apps": RevisionStrategy(),
         "events": EventStrategy(),
-        "leases.coordination.k8s.io": VersionedStrategy(),
+        "leases.coordination.k8s.io": LeaseStrategy(),
+        "limitranges": LimitRangeStrategy(),
         "namespaces": NamespaceStrategy(),
         "nodes": NodeStrategy(),
         "persistentvolumeclaims": ClaimStrategy(store),

@@ -67,11 +67,10 @@ class Call:
         try:
             return int(text)
         except ValueError:
-            raise bad_request(
-                f'strconv.ParseInt: parsing "{text}": invalid syntax'
-                if name != "resourceVersion"
-                else f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
-            ) from None
+            said = f'strconv.ParseInt: parsing "{text}": invalid syntax'
+            if name == "resourceVersion":
+                said = f'{name}: Invalid value: "{text}": {said.replace("ParseInt", "ParseUint")}'
+            raise bad_request(said) from None
 
     @property
     def dry_run(self) -> bool:
@@ -131,6 +130,8 @@ def parse_path(registry: Registry, request: web.Request, user: User) -> Call:
     if rest[0] == "namespaces" and len(rest) > 2 and not (group == "" and rest[2] in ("status", "finalize")):
         namespace, rest = rest[1], rest[2:]
     kind = registry.find(group, version, rest[0])
+    if kind is None and group == "" and version == "v1":
+        raise StatusError(404, "NotFound", "the server could not find the requested resource", {})
     if kind is None:
         raise NoSuchPath
     name = rest[1] if len(rest) > 1 else ""

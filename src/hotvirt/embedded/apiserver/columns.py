@@ -21,7 +21,7 @@ _ROLE_LABEL: Final = "node-role.kubernetes.io/"
 
 
 def _heads(*names: str) -> list[Object]:
-    """Column names; `*` marks those of `-o wide`, `#` whole numbers, `?` booleans."""
+    """Column names; `*` marks those of `-o wide`, `#` whole numbers, `?` booleans, `@` dates."""
     made = []
     for name in names:
         if name == "Name":
@@ -29,8 +29,16 @@ def _heads(*names: str) -> list[Object]:
         elif name == "Age":
             made.append(AGE_COLUMN)
         else:
-            type_ = "integer" if "#" in name else "boolean" if "?" in name else "string"
-            made.append(column(name.strip("*#?"), type_, 1 if "*" in name else 0))
+            type_ = (
+                "integer"
+                if "#" in name
+                else "boolean"
+                if "?" in name
+                else "date"
+                if "@" in name
+                else "string"
+            )
+            made.append(column(name.strip("*#?@"), type_, 1 if "*" in name else 0))
     return made
 
 
@@ -236,6 +244,27 @@ def _binding(obj: Object) -> list[Any]:
     ]
 
 
+def _definition(obj: Object) -> list[Any]:
+    spec = _spec(obj)
+    versions = sorted(
+        one["name"] + ("(storage)" if one.get("storage") else "")
+        for one in spec.get("versions") or []
+        if one.get("served")
+    )
+    conditions = {one.get("type"): one.get("status") for one in _status(obj).get("conditions") or []}
+    names = spec.get("names") or {}
+    return [
+        _name(obj),
+        spec.get("scope", ""),
+        ",".join(versions),
+        obj["metadata"].get("creationTimestamp"),
+        spec.get("group", ""),
+        names.get("kind", ""),
+        ",".join(names.get("shortNames") or []),
+        conditions.get("Established") == "True",
+    ]
+
+
 def _count(*fields: str) -> Callable[[Object], int]:
     return lambda obj: sum(len(obj.get(field) or {}) for field in fields)
 
@@ -348,7 +377,10 @@ BUILTIN: Final[dict[str, tuple[tuple[str, ...], Cells]]] = {
     "roles": (_MADE, lambda obj: [_name(obj), obj["metadata"].get("creationTimestamp")]),
     "clusterroles": (_MADE, lambda obj: [_name(obj), obj["metadata"].get("creationTimestamp")]),
     "limitranges": (_MADE, lambda obj: [_name(obj), obj["metadata"].get("creationTimestamp")]),
-    "customresourcedefinitions": (_MADE, lambda obj: [_name(obj), obj["metadata"].get("creationTimestamp")]),
+    "customresourcedefinitions": (
+        ("Name", "Scope", "Versions", "Created At@", "Group*", "Kind*", "ShortNames*", "Established*?"),
+        _definition,
+    ),
 }
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from .errors import FieldError, forbidden_value, invalid_value, not_supported, required_value
-from .validation import go_regex
+from .schema import Node
+from .validation import go_regex, value_errors
 
 TYPES: Final = ["array", "boolean", "integer", "number", "object", "string"]
 _LOGIC: Final = ("allOf", "anyOf", "oneOf")
@@ -35,6 +36,8 @@ def _node(schema: Any, path: str, errors: list[FieldError]) -> None:
         errors.append(required_value(f"{path}.type", "must not be empty for specified object fields"))
     elif type_ and type_ not in TYPES:
         errors.append(not_supported(f"{path}.type", type_, TYPES))
+    if "default" in schema and schema["default"] is not None:
+        errors += value_errors(Node(schema), schema["default"], f"{path}.default")
     if "$ref" in schema:
         errors.append(forbidden_value(f"{path}.$ref", "$ref is not supported"))
     if schema.get("uniqueItems"):

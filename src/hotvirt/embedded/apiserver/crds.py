@@ -33,12 +33,15 @@ class CrdStrategy(Strategy):
         if CLEANUP not in finalizers:
             finalizers.append(CLEANUP)
         obj["status"] = self._crds.status_of(obj, {})
+        _warn_of_rules(call, obj)
 
     def validate_create(self, obj: Object) -> list[FieldError]:
         return _errors(obj)
 
     def prepare_update(self, call: Call, old: Object, new: Object) -> None:
         _fill(new)
+        if old["spec"] != new["spec"]:
+            _warn_of_rules(call, new)
         if call.subresource != "status":
             new["status"] = self._crds.status_of(new, old.get("status") or {})
 
@@ -59,8 +62,10 @@ class CrdStrategy(Strategy):
                         f"status.storedVersions[{index}]",
                         stored,
                         "missing from spec.versions; "
-                        f"{stored} was previously a storage version, and must remain in spec.versions until a storage "
-                        "migration ensures no data remains persisted in it and removes it from status.storedVersions",
+                        f"{stored} was previously a storage version, and must remain in "
+                        "spec.versions until a storage "
+                        "migration ensures no data remains persisted in it and removes it from "
+                        "status.storedVersions",
                     )
                 )
         return errors
@@ -86,6 +91,11 @@ def _fill(obj: Object) -> None:
     names.setdefault("singular", kind.lower())
     names.setdefault("listKind", f"{kind}List")
     spec.setdefault("conversion", {"strategy": "None"})
+
+
+def _warn_of_rules(call: Call, obj: Object) -> None:
+    if b'"x-kubernetes-validations"' in msgspec.json.encode(obj["spec"].get("versions")):
+        call.warn("the embedded API keeps x-kubernetes-validations but does not evaluate them: it has no CEL")
 
 
 def _errors(obj: Object) -> list[FieldError]:
@@ -123,11 +133,13 @@ def _errors(obj: Object) -> list[FieldError]:
         )
     for index, version in enumerate(versions):
         path = f"spec.versions[{index}]"
+        # As kube-apiserver: the schema of an only version is named by its place before there were versions.
+        where = f"{path}.schema" if len(versions) > 1 else "spec.validation"
         schema = (version.get("schema") or {}).get("openAPIV3Schema")
         if schema is None:
             errors.append(required_value(f"{path}.schema.openAPIV3Schema", "schemas are required"))
         else:
-            errors += schema_errors(schema, f"{path}.schema.openAPIV3Schema")
+            errors += schema_errors(schema, f"{where}.openAPIV3Schema")
     return errors
 
 

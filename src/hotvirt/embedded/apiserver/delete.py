@@ -127,6 +127,7 @@ class Deleter:
                 raise not_found(kind.group, kind.plural, call.name)
             old = load(kind, entry)
             _check_preconditions(kind, call.name, old, options.get("preconditions") or {})
+            strategy.check_delete(old)
             await self._admit.validate(call, kind, None, old)
             new = copy.deepcopy(old)
             _propagate(new["metadata"], options)
@@ -134,19 +135,14 @@ class Deleter:
             self._mark(new["metadata"], old["metadata"], grace)
             if gone(kind, new):
                 if not options.get("dryRun"):
-                    last = copy.deepcopy(old)
-                    if grace == 0 and kind.plural == "pods" and old["metadata"].get("deletionTimestamp"):
-                        last["metadata"]["deletionGracePeriodSeconds"] = 0
-                    new = await self._writer.remove(call.key, kind, last)
-                else:
-                    new = old
+                    new = await self._writer.remove(call.key, kind, new if strategy.graceful else old)
                 if strategy.returns_deleted:
                     return new
                 return success(kind, call.name, old["metadata"]["uid"])
             strategy.prepare_delete(new)
+            if not old["metadata"].get("deletionTimestamp") and old["metadata"].get("generation"):
+                new["metadata"]["generation"] += 1
             if new != old and not options.get("dryRun"):
-                if kind.plural == "pods" and not old["metadata"].get("deletionTimestamp"):
-                    new["metadata"]["generation"] = new["metadata"].get("generation", 0) + 1
                 new = await self._writer.put(call.key, kind, new)
             return new
 
@@ -180,14 +176,14 @@ def success(kind: Kind, name: str, uid: str) -> Object:
 def _check_preconditions(kind: Kind, name: str, old: Object, asked: Object) -> None:
     metadata = old["metadata"]
     for field, label in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-        wanted = asked.get(field)
-        if wanted and wanted != metadata.get(field):
-            raise conflict(
-                kind.group,
-                kind.plural,
-                name,
-                f"Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {metadata.get(field)}",
+        wanted, actual = asked.get(field), metadata.get(field)
+        if wanted and wanted != actual:
+            why = (
+                f"the {label} in the precondition ({wanted}) does not match the {label} in record ({actual})"
             )
+            happened = "deleted and then recreated" if field == "uid" else "modified"
+            why += f". The object might have been {happened}"
+            raise conflict(kind.group, kind.kind, name, why)
 
 
 def _propagate(metadata: Object, options: Object) -> None:

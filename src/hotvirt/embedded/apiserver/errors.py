@@ -116,11 +116,12 @@ def not_found(group: str, resource: str, name: str) -> StatusError:
     )
 
 
-def already_exists(group: str, resource: str, name: str) -> StatusError:
+def already_exists(group: str, resource: str, name: str, *, deleting: bool = False) -> StatusError:
+    prefix = "object is being deleted: " if deleting else ""
     return StatusError(
         409,
         "AlreadyExists",
-        f'{group_resource(group, resource)} "{name}" already exists',
+        f'{prefix}{group_resource(group, resource)} "{name}" already exists',
         details_of(group, resource, name),
     )
 

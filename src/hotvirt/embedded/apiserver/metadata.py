@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from hotvirt.api.meta import now
 
+from .call import Call
 from .errors import FieldError, forbidden_value, invalid_value, required_value
 from .kinds import Kind
 
@@ -18,26 +19,32 @@ _QUALIFIED: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]\Z")
 _LABEL_VALUE: Final = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?\Z")
 _PATH_SEGMENT: Final = re.compile(r"[^/%]+\Z")
 SUBDOMAIN_RULE: Final = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or "
+    "'.', and must start "
     "and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
     r"'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
 )
 LABEL_RULE: Final = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and "
+    "must start and end "
     "with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
     "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
 )
 _NAME_PART_RULE: Final = (
-    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end "
+    "with an alphanumeric "
     "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
     "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
 )
 _VALUE_RULE: Final = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
-    "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or "
+    "'.', and must start and "
+    "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex "
+    "used for validation is "
     "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
 )
 ANNOTATIONS_LIMIT: Final = 256 * 1024
+_STANDARD_FINALIZERS: Final = ("orphan", "foregroundDeletion", "kubernetes")
 _SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _DNS_LABEL_KINDS: Final = frozenset(["namespaces", "services"])
 _PATH_SEGMENT_GROUPS: Final = frozenset(["rbac.authorization.k8s.io"])
@@ -172,18 +179,12 @@ def _annotation_errors(annotations: dict[str, str]) -> list[FieldError]:
 
 
 def _owner_errors(owners: list[dict[str, Any]]) -> list[FieldError]:
-    errors: list[FieldError] = []
-    for index, owner in enumerate(owners):
-        for field in ("apiVersion", "kind", "name", "uid"):
-            if not owner.get(field):
-                path = f"metadata.ownerReferences[{index}].{field}"
-                errors.append(
-                    invalid_value(
-                        path,
-                        "",
-                        "must not be empty" if field != "apiVersion" else "version must not be empty",
-                    )
-                )
+    errors = [
+        required_value(f"metadata.ownerReferences[{index}].{field}", "must not be empty")
+        for index, owner in enumerate(owners)
+        for field in ("apiVersion", "kind", "name", "uid")
+        if not owner.get(field)
+    ]
     controllers = [owner for owner in owners if owner.get("controller")]
     if len(controllers) > 1:
         first, second = (f"{owner['kind']}/{owner['name']}" for owner in controllers[:2])
@@ -213,3 +214,16 @@ def finalizer_errors(old: dict[str, Any], new: dict[str, Any]) -> list[FieldErro
             f"[]string{{{named}}}",
         )
     ]
+
+
+def warn_of_finalizers(call: Call, metadata: dict[str, Any], old: dict[str, Any]) -> None:
+    """Names without a domain are taken, with a word of advice."""
+    for name in metadata.get("finalizers") or []:
+        if "/" in name or name in _STANDARD_FINALIZERS or name in (old.get("finalizers") or []):
+            continue
+        path = " including a path (/)" if "." in name else ""
+        call.warn(
+            f'metadata.finalizers: "{name}": prefer a domain-qualified finalizer name{path} to '
+            "avoid accidental "
+            "conflicts with other finalizer writers"
+        )

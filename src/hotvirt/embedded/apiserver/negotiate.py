@@ -17,6 +17,7 @@ class Form:
 
 
 _AS = {"Table": "table", "PartialObjectMetadata": "metadata", "PartialObjectMetadataList": "metadata"}
+_VERSIONS = ("v1", "v1beta1")
 _JSON_LIKE = {"application/json", "application/*", "*/*"}
 
 
@@ -30,9 +31,9 @@ def negotiate(accept: str) -> Form:
         options = dict(part.partition("=")[::2] for part in parameters)
         if "as" not in options:
             return Form()
-        if options.get("g", "meta.k8s.io") == "meta.k8s.io" and options["as"] in _AS:
-            if options.get("v", "v1") in ("v1", "v1beta1"):
-                return Form(_AS[options["as"]], options.get("v", "v1"))
+        version = options.get("v", "v1")
+        if options.get("g", "meta.k8s.io") == "meta.k8s.io" and options["as"] in _AS and version in _VERSIONS:
+            return Form(_AS[options["as"]], version)
     raise not_acceptable("application/json, application/yaml, application/vnd.kubernetes.protobuf")
 
 

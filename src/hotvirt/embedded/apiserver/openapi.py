@@ -1,4 +1,4 @@
-"""OpenAPI v3, made from the same tables and schemas that check the objects: `kubectl explain` and validation."""
+"""OpenAPI v3, made from the same tables and schemas that check the objects; `kubectl explain` reads it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .kinds import Kind, Registry
 from .types import Struct, Type, struct
 
 Object = dict[str, Any]
-# A valid document with nothing in it: swagger "2.0", info{title "h", version "v1"}. kubectl 1.27 and 1.28 want one.
-EMPTY_V2: Final = bytes.fromhex("0a03322e3012070a0168120276 31".replace(" ", ""))
+# A valid document with nothing in it, for kubectl 1.27 and 1.28: swagger "2.0", info (title "h", "v1").
+EMPTY_V2: Final = b"\n\x032.0\x12\x07\n\x01h\x12\x02v1"
 V2_TYPE: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _PREFIXES: Final = {
     "core": "io.k8s.api.core.v1",

@@ -53,13 +53,21 @@ def qos_class(pod: Object) -> str:
 
 def pod_requests(pod: Object) -> dict[str, Quantity]:
     """What the scheduler counts: the containers together, or the largest init container."""
+    return _pod_total(pod, "requests")
+
+
+def pod_limits(pod: Object) -> dict[str, Quantity]:
+    return _pod_total(pod, "limits")
+
+
+def _pod_total(pod: Object, what: str) -> dict[str, Quantity]:
     total: dict[str, Quantity] = {}
     sidecars: dict[str, Quantity] = {}
     for container in containers(pod):
-        _add(total, _amounts(container, "requests"))
+        _add(total, _amounts(container, what))
     largest: dict[str, Quantity] = {}
     for container in containers(pod, "initContainers"):
-        requests = _amounts(container, "requests")
+        requests = _amounts(container, what)
         if container.get("restartPolicy") == "Always":
             _add(total, requests)
             _add(sidecars, requests)

@@ -30,6 +30,7 @@ from .pod_resources import (
     resize_errors,
     resource_errors,
 )
+from .quota import check_quota
 from .store import Store
 from .strategies import Strategy
 
@@ -48,6 +49,7 @@ _MAY_CHANGE: Final = (
 
 class PodStrategy(Strategy):
     returns_deleted = True
+    graceful = True
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -61,6 +63,7 @@ class PodStrategy(Strategy):
 
     async def admit_create(self, call: Call, obj: Object) -> None:
         refuse_foreign(obj)
+        check_quota(self._store, obj)
 
     def own_part(self, call: Call, old: Object, new: Object) -> Object | None:
         return only_sizes(old, new) if call.subresource == "resize" else None

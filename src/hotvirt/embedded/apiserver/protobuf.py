@@ -1,4 +1,4 @@
-"""Request bodies in Kubernetes' protobuf: kubectl's `create configmap`, `auth can-i` and their like send nothing else.
+"""Request bodies in Kubernetes' protobuf: `kubectl create configmap`, `auth can-i` send nothing else.
 
 A body is `k8s\\0` and a message Unknown: 1 is the TypeMeta (1 apiVersion, 2 kind), 2 the object.
 """

@@ -88,6 +88,7 @@ class Reader:
         _check_list_options(call)
         selection = self.selection(call)
         limit = call.number("limit") or 0
+        call.number("timeoutSeconds")
         entries, revision, start = self._snapshot(call, limit)
         if selection:
             entries = [entry for entry in entries if selection.matches(entry)]
@@ -111,10 +112,19 @@ class Reader:
             items = [msgspec.json.encode(partial(load(call.kind, entry), form.version)) for entry in entries]
             head = {"kind": "PartialObjectMetadataList", "apiVersion": f"meta.k8s.io/{form.version}"}
         else:
-            items = [self.plain(call.kind, entry) for entry in entries]
+            items = self._items(call.kind, entries)
             head = {"kind": call.kind.list_name, "apiVersion": call.kind.api_version}
         prefix = msgspec.json.encode(head | {"metadata": metadata})[:-1] + b',"items":['
         return Reply(b"".join((prefix, b",".join(items), b"]}")))
+
+    def _items(self, kind: Kind, entries: list[Entry]) -> list[bytes]:
+        """In a list, objects of built-in kinds do without apiVersion and kind; custom resources have them."""
+        items = [self.plain(kind, entry) for entry in entries]
+        if kind.custom:
+            return items
+        head = msgspec.json.encode({"apiVersion": kind.api_version, "kind": kind.kind})[:-1] + b","
+        cut = len(head)
+        return [b"{" + item[cut:] if item.startswith(head) else item for item in items]
 
     def _snapshot(self, call: Call, limit: int) -> tuple[list[Entry], int, tuple[str, str] | None]:
         """The entries, at which revision, and behind which name to go on."""
@@ -140,10 +150,14 @@ class Reader:
 
     def _continue_expired(self, token: str, start: tuple[str, str]) -> StatusError:
         error = expired(
-            "The provided continue parameter is too old to display a consistent list result. You can start a new list "
-            "without the continue parameter, or use the continue token in this response to retrieve the remainder of "
-            "the results. Continuing with the provided token results in an inconsistent list - objects that were "
-            "created, modified, or deleted between the time the first chunk was returned and now may show up in the "
+            "The provided continue parameter is too old to display a consistent list result. "
+            "You can start a new list "
+            "without the continue parameter, or use the continue token in this response to "
+            "retrieve the remainder of "
+            "the results. Continuing with the provided token results in an inconsistent list - "
+            "objects that were "
+            "created, modified, or deleted between the time the first chunk was returned and "
+            "now may show up in the "
             "list."
         )
         rest = base64.urlsafe_b64encode(
@@ -232,7 +246,8 @@ class Reader:
         form: Form,
     ) -> None:
         loop = asyncio.get_running_loop()
-        next_bookmark = loop.time() + BOOKMARK_EVERY
+        # Every minute, and shortly before the end, so that the client knows from where to go on.
+        next_bookmark = min(loop.time() + BOOKMARK_EVERY, max(loop.time() + 1, deadline - 2))
         while True:
             now = loop.time()
             if now >= deadline:
@@ -244,6 +259,8 @@ class Reader:
                 return
             if loop.time() >= next_bookmark:
                 next_bookmark = loop.time() + BOOKMARK_EVERY
+                if next_bookmark > deadline - 2 > loop.time():
+                    next_bookmark = deadline - 2
                 if bookmarks and form.name != "table":
                     await response.write(bookmark(kind, self._store.revision))
 

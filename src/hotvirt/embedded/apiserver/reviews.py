@@ -7,7 +7,7 @@ from typing import Any
 from .auth import DISCOVERY, SELF_REVIEWS, allowed_everything, may, may_read_path
 from .body import check_type, normalise, read_object
 from .call import Call, Reply, User, json_reply
-from .errors import StatusError
+from .errors import StatusError, invalid, invalid_value
 from .kinds import Registry
 
 Object = dict[str, Any]
@@ -77,6 +77,10 @@ def _user_info(user: User) -> Object:
 
 def _decision(user: User, spec: Object) -> Object:
     path = spec.get("nonResourceAttributes")
+    if (path is None) == (spec.get("resourceAttributes") is None):
+        why = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        errors = [invalid_value("spec.resourceAttributes", spec.get("resourceAttributes"), why)]
+        raise invalid("authorization.k8s.io", "SelfSubjectAccessReview", "", errors)
     if path is not None:
         allowed = may_read_path(user, path.get("path", ""))
     else:

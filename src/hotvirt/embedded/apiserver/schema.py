@@ -139,7 +139,7 @@ def _prune(node: Node, value: Any, path: str, unknown: list[str]) -> None:
 
 
 def fill(node: Node, value: Any) -> None:
-    """Drop nulls where null is not allowed, and put the defaults in, as Kubernetes does before it validates."""
+    """Drop nulls where null is not allowed and put the defaults in, as Kubernetes does before validation."""
     if isinstance(value, dict):
         for name in [name for name, one in value.items() if one is None]:
             known = node.props.get(name) or node.extra

@@ -45,7 +45,8 @@ def _checked_key(key: str) -> str:
     if not _KEY.match(key):
         raise _unable(
             key,
-            f"<nil>: Invalid value: \"{key}\": name part must consist of alphanumeric characters, '-', '_' or "
+            f'<nil>: Invalid value: "{key}": name part must consist of alphanumeric '
+            "characters, '-', '_' or "
             "'.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or "
             "'123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
         )
@@ -57,7 +58,8 @@ def _checked_value(key: str, value: str) -> str:
     if len(value) > 63 or not _VALUE.match(value):
         raise _unable(
             value,
-            f'values[0][{key}]: Invalid value: "{value}": a valid label must be an empty string or consist of '
+            f'values[0][{key}]: Invalid value: "{value}": a valid label must be an empty string '
+            "or consist of "
             "alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character "
             "(e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
             "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')",

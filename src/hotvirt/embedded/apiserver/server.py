@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 from hotvirt import __version__
+from hotvirt.subresources.app import DISCOVERY
 
 from . import auth
 from .admit import AdmissionHooks
@@ -161,11 +162,11 @@ class ApiServer:
     async def _route(self, request: web.Request) -> web.StreamResponse:
         user: User = request["user"]
         path = request.path
-        if path.startswith(("/api/", "/apis/")) and path.count("/") > (2 if path.startswith("/api/") else 3):
-            if not path.endswith("/"):
-                call = self.api.parse(request, user)
-                request["call"] = call
-                return sent(await self.api.answer(call))
+        prefix = 2 if path.startswith("/api/") else 3 if path.startswith("/apis/") else 0
+        if prefix and path.count("/") > prefix and not path.endswith("/"):
+            call = self.api.parse(request, user)
+            request["call"] = call
+            return sent(await self.api.answer(call))
         if not auth.may_read_path(user, path.rstrip("/") or "/"):
             raise auth.forbidden_path(user, request.method, path)
         return sent(self._document(request))
@@ -243,8 +244,7 @@ def _warning(text: str) -> str:
 
 def _mounted(app: web.Application) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """What the aggregated API serves, in discovery's words."""
-    resources = app.get("discovery")
-    return {("subresources.kubevirt.io", "v1"): list(resources or [])}
+    return {("subresources.kubevirt.io", version): resources for version, resources in app[DISCOVERY].items()}
 
 
 def _version() -> bytes:

@@ -16,8 +16,12 @@ class Strategy:
 
     unconditional_update = True
     """An update without a resourceVersion overwrites whatever is there."""
+    create_on_update = False
+    """An update of an object that is not there makes it."""
     returns_deleted = False
     """A delete answers with the object instead of a Status."""
+    graceful = False
+    """The last state of a deleted object says when it was deleted."""
     keeps_status = False
     """The status of a new object is kept as it was sent."""
 
@@ -46,6 +50,9 @@ class Strategy:
     def grace(self, obj: Object, asked: int | None) -> int:
         """Seconds between the wish to delete an object and its end; only Pods have any."""
         return 0
+
+    def check_delete(self, obj: Object) -> None:
+        """Refuse to delete what has to stay."""
 
     def prepare_delete(self, obj: Object) -> None:
         """Called when the object begins to be deleted and has something to wait for."""

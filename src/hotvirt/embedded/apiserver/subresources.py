@@ -70,8 +70,9 @@ class Subresources:
         if name in ("resize", "finalize"):
             if call.verb == "get":
                 return self._reader.get(call)
-            obj = await (self._writer.update(call) if call.verb == "update" else self._writer.patch(call))
-            return json_reply(obj)
+            if call.verb == "patch":
+                return json_reply(await self._writer.patch(call))
+            return json_reply(*await self._writer.update(call))
         if name == "scale":
             return await self._scale(call)
         if name == "log":
@@ -90,7 +91,7 @@ class Subresources:
             501,
             "NotImplemented",
             f"{name} is not possible in one-machine mode: a Pod here is a process of this machine. "
-            "For a VM use `hotvirt console`; the log of its serial port is in the container guest-console-log.",
+            "For a VM use `hotvirt console`; its serial log is that of the container guest-console-log.",
         )
 
     def _stored(self, call: Call) -> Object:
@@ -104,17 +105,17 @@ class Subresources:
     async def _log(self, call: Call) -> web.StreamResponse:
         pod = self._stored(call)
         container = _log_container(call, pod)
-        if not pod["spec"].get("nodeName"):
-            raise bad_request(f"pod {call.name} does not have a host assigned")
         options = LogOptions(
             follow=call.flag("follow"),
             previous=call.flag("previous"),
             timestamps=call.flag("timestamps"),
-            tail_lines=_not_negative(call, "tailLines"),
-            since_seconds=_not_negative(call, "sinceSeconds"),
+            tail_lines=_at_least(call, "tailLines", 0),
+            since_seconds=_at_least(call, "sinceSeconds", 1),
             since_time=call.query.get("sinceTime"),
-            limit_bytes=_not_negative(call, "limitBytes"),
+            limit_bytes=_at_least(call, "limitBytes", 1),
         )
+        if not pod["spec"].get("nodeName"):
+            return web.Response(headers={"Content-Type": "text/plain"})
         if self.node_logs is None:
             raise StatusError(
                 503, "ServiceUnavailable", "no node runs in this process: there are no logs to read"
@@ -125,6 +126,10 @@ class Subresources:
         )
         try:
             first = await anext(chunks, None)
+        except ValueError as error:
+            raise bad_request(str(error)) from None
+        except LookupError as error:
+            raise StatusError(404, "NotFound", str(error)) from None
         except FileNotFoundError:
             raise bad_request(
                 f'container "{container}" in pod "{call.name}" is waiting to start: ContainerCreating'
@@ -293,10 +298,10 @@ def _success() -> Object:
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
-def _not_negative(call: Call, name: str) -> int | None:
+def _at_least(call: Call, name: str, least: int) -> int | None:
     value = call.number(name)
-    if value is not None and value < 0:
-        why = "must be greater than or equal to 0"
+    if value is not None and value < least:
+        why = "must be greater than or equal to 0" if least == 0 else "must be greater than 0"
         raise invalid("", "PodLogOptions", "", [invalid_value(name, value, why)])
     return value
 

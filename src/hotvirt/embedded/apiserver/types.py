@@ -181,7 +181,11 @@ def _conform(of: Type, value: Any, path: str, owner: Struct, unknown: list[str])
     if not isinstance(value, dict):
         raise _mismatch(value, owner.short_name, path, of.go)
     return {
-        name: "" if one is None else _conform(of.element, one, f"{path}.{name}", owner, unknown)
+        name: ""
+        if one is None
+        else _conform(
+            of.element, one, path if of.element.form == "scalar" else f"{path}.{name}", owner, unknown
+        )
         for name, one in value.items()
         if one is not None or of.element.name == "string"
     }

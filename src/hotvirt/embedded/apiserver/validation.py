@@ -72,6 +72,13 @@ def validate(root: Node, obj: dict[str, Any]) -> list[FieldError]:
     return errors
 
 
+def value_errors(node: Node, value: Any, path: str) -> list[FieldError]:
+    """All causes of one value below the root."""
+    errors: list[FieldError] = []
+    _validate(node, value, path, errors)
+    return errors
+
+
 def _validate(node: Node, value: Any, path: str, errors: list[FieldError]) -> None:
     if value is None:
         if not node.nullable and node.type:

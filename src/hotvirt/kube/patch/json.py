@@ -35,9 +35,11 @@ def _apply(doc: Any, op: dict[str, Any], number: int) -> Any:
             return _remove(doc, path)
         case "replace":
             value = _value(op, number)
-            _find(doc, path)
             if not path:
                 return value
+            # kube-apiserver lets a missing member of an object be replaced, but not a missing item of a list.
+            if not isinstance(_find(doc, path[:-1]), dict):
+                _find(doc, path)
             return _set(doc, path, value)
         case "move":
             source = _pointer(op, "from", number)
