@@ -150,7 +150,8 @@ def launcher_pod(
                 "imagePullPolicy": config.image_pull_policy,
                 "command": ["hotvirt-launcher", "run"],
                 "env": [
-                    {"name": MACHINE_VARIABLE, "value": machine.to_json(built)},
+                    # The kubelet expands $(NAME) in values: a dollar of the user's is written twice.
+                    {"name": MACHINE_VARIABLE, "value": machine.to_json(built).replace("$", "$$")},
                 ],
                 "resources": resources,
                 "volumeMounts": storage.mounts,
