@@ -245,6 +245,7 @@ class PodWorker:
         if missing := volumes.missing_images():
             return self._wait_for_images(missing)
         self._images_are_here()
+        await self._report()  # ContainerCreating, while the rest is made
         try:
             await volumes.make()
         except VolumeError as error:
