@@ -21,6 +21,7 @@ import pytest
 
 from hotvirt.embedded.state import StateDir
 from tests.targets import real
+from tests.targets.target import CHECKOUT
 
 HOTVIRT = Path(sys.executable).parent / "hotvirt"
 WITHIN = 120
@@ -127,6 +128,42 @@ def namespace(up: Up, request: pytest.FixtureRequest) -> Iterator[str]:
         yield name
     finally:
         up.kubectl("delete", "namespace", name, "--timeout=120s")
+
+
+@pytest.fixture(scope="session")
+def demo_disk() -> Path:
+    """The demo guest's disk, made on the spot and cached."""
+    build = CHECKOUT / "demo" / "guest" / "build"
+    done = subprocess.run([sys.executable, str(build)], stdout=subprocess.PIPE, text=True, check=True)
+    return Path(done.stdout.splitlines()[-1])
+
+
+def demo_vm(name: str, namespace: str = "default", **domain: Any) -> dict[str, Any]:
+    """A VM of the demo guest: one vCPU of up to four, 256 MiB, a serial console."""
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "runStrategy": "Always",
+            "template": {
+                "spec": {
+                    "terminationGracePeriodSeconds": 30,
+                    "domain": {
+                        "cpu": {"sockets": 1, "maxSockets": 4},
+                        "memory": {"guest": "256Mi"},
+                        "devices": {
+                            "disks": [{"name": "system", "disk": {"bus": "virtio"}}],
+                            "interfaces": [{"name": "default", "masquerade": {}}],
+                        },
+                    }
+                    | domain,
+                    "networks": [{"name": "default", "pod": {}}],
+                    "volumes": [{"name": "system", "containerDisk": {"image": "hotvirt/demo-guest:latest"}}],
+                }
+            },
+        },
+    }
 
 
 @pytest.fixture(scope="session")

@@ -68,8 +68,9 @@ async def attach(config: ClientConfig, namespace: str, name: str, patience: floa
             socket = await open_console(client, namespace, name, patience)
         except ApiError as error:
             raise cli_error(error) from error
-        click.echo(f"Connected to the console of {name}. Leave it with ctrl-].", err=True)
         with raw_terminal():
+            # Said when the terminal is raw (hence the \\r): whoever reads it may type at once.
+            click.echo(f"Connected to the console of {name}. Leave it with ctrl-].\r", err=True)
             ended = await relay(socket)
     click.echo(err=True)
     if ended:
