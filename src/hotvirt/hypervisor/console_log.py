@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 
-from hotvirt.hypervisor.files import ALIVE_FILE, CONSOLE_SOCKET, ENDED_FILE, RUN_DIR, container_path
+from hotvirt.hypervisor.files import ALIVE_FILE, CONSOLE_SOCKET, ENDED_FILE, RUN_DIR, container_path, listen
 from hotvirt.hypervisor.qemu.command import SERIAL_SOCKET
 
 MAX_BUFFER = 1 << 20
@@ -61,8 +61,8 @@ class Relay:
     def __init__(self, log: int) -> None:
         self._poll = select.poll()
         self._log = Outlet(log)
-        self._serial_listener = _listen(SERIAL_SOCKET)
-        self._console_listener = _listen(CONSOLE_SOCKET)
+        self._serial_listener = listen(SERIAL_SOCKET)
+        self._console_listener = listen(CONSOLE_SOCKET)
         self._serial: socket.socket | None = None
         self._to_serial: Outlet | None = None
         self._consoles: dict[int, tuple[socket.socket, Outlet]] = {}
@@ -193,20 +193,6 @@ class Relay:
             return
         if not self._log:
             self._poll.unregister(self._log.descriptor)
-
-
-def _listen(path: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
-    # Bound under another name first: whoever sees the final name can connect.
-    listener.bind(path + ".new")
-    os.chmod(path + ".new", 0o600)
-    listener.listen(16)
-    os.rename(path + ".new", path)
-    return listener
 
 
 def _open_when_there(path: str) -> int:

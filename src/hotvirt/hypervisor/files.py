@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import binascii
 import os
+import socket
 import stat
 import sys
 
@@ -255,6 +256,22 @@ def _write(path: str, data: bytes) -> None:
     with open(unfinished, "wb") as file:
         file.write(data)
     os.rename(unfinished, path)
+
+
+def listen(path: str) -> socket.socket:
+    """A listening socket; whoever sees its name can connect, so it gets that name last."""
+    unfinished = path + ".new"
+    for old in (path, unfinished):
+        try:
+            os.unlink(old)
+        except FileNotFoundError:
+            continue
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(unfinished)
+    os.chmod(unfinished, 0o600)
+    listener.listen(16)
+    os.rename(unfinished, path)
+    return listener
 
 
 def say(message: str) -> None:

@@ -26,6 +26,7 @@ from hotvirt.hypervisor.files import (
     RUN_DIR,
     FilesError,
     container_path,
+    listen,
     say,
 )
 from hotvirt.hypervisor.qemu import command
@@ -111,7 +112,7 @@ def _ready_to_start() -> list[str]:
     record: dict[str, Any] = {"machine": json.loads(os.environ[MACHINE_VARIABLE]), "dns": resolvers()}
     _write_record(record)
     # Listening before the disks are made lets the agent build the network meanwhile.
-    listener = _listen()
+    listener = listen(LAUNCHER_SOCKET)
     files = machine_files.prepare(machine)
     for note in files.notes:
         say(note)
@@ -127,15 +128,6 @@ def _ready_to_start() -> list[str]:
     _forget(LAUNCHER_SOCKET)
     say(f"starting {machine.namespace}/{machine.name} with {accel}")
     return argv
-
-
-def _listen() -> socket.socket:
-    _forget(LAUNCHER_SOCKET)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(LAUNCHER_SOCKET)
-    os.chmod(LAUNCHER_SOCKET, 0o600)
-    listener.listen(4)
-    return listener
 
 
 def receive_handover(listener: socket.socket) -> tuple[dict[str, Any], list[int]]:
