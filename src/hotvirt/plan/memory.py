@@ -15,15 +15,15 @@ Accelerator = Literal["kvm", "tcg"]
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
-# The overhead of one machine, in bytes. The figures are measured: resident memory of all processes of the
-# container `compute`, less the guest's own memory, the largest of many boots under load.
-BASE: Final = 90 * MIB  # the hypervisor with an idle guest
-HELPERS: Final = 30 * MIB  # the launcher while it prepares, and the one that presses the power button
-PER_VCPU: Final = 3 * MIB  # for each vCPU that may ever be plugged: its slot and its stack
+# The overhead of one machine, in bytes. Measured with QEMU 7.2 as the resident memory beside the guest's
+# own after a boot, plus room for what I/O adds; `docs/sizes.md` has the figures.
+BASE: Final = 80 * MIB  # the hypervisor: about 50 MiB with an idle guest
+HELPERS: Final = 16 * MIB  # the process that presses the power button: 12 MiB
+PER_VCPU: Final = 2 * MIB  # for each vCPU that may ever be plugged
 PER_DEVICE: Final = 1 * MIB  # queues and buffers of a disk or a network card
 GRAPHICS: Final = 16 * MIB  # video memory
 EFI: Final = 16 * MIB  # flash images
-TRANSLATION_BUFFER: Final = 64 * MIB  # TCG's, bounded on the command line to this size
+TRANSLATION_BUFFER: Final = 64 * MIB  # TCG's, bounded on the command line to this size; a boot fills it
 PAGE_TABLE_SHARE: Final = 512  # 8 bytes of page table for each page of 4096 bytes
 
 ALIGNMENT: Final = 2 * MIB
