@@ -69,7 +69,7 @@ async def attach(config: ClientConfig, namespace: str, name: str, patience: floa
         except ApiError as error:
             raise cli_error(error) from error
         with raw_terminal():
-            # Said when the terminal is raw (hence the \\r): whoever reads it may type at once.
+            # Said when the terminal is raw (hence the \r): whoever reads it may type at once.
             click.echo(f"Connected to the console of {name}. Leave it with ctrl-].\r", err=True)
             ended = await relay(socket)
     click.echo(err=True)
