@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +81,9 @@ class OneMachine:
         try:
             if self.node:
                 for pod in (await self.client.list(PODS)).items:
-                    await self.client.delete(
-                        PODS, pod["metadata"]["name"], pod["metadata"]["namespace"], grace=0
-                    )
+                    namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+                    with suppress(NotFound):  # it may be on its way out already
+                        await self.client.delete(PODS, name, namespace, grace=0)
                 async with asyncio.timeout(WITHIN):
                     while self.node._workers:
                         await asyncio.wait(self.node._tasks)

@@ -38,7 +38,10 @@ class GarbageCollector:
         self._client = client
         self._inventory = inventory
         self._controller = Controller("garbage", self._reconcile, workers=workers)
+        self._puzzling: set[str] = set()
+        """Uids of objects with an owner of a kind that nobody knows (yet)."""
         inventory.add_handler(self._changed)
+        inventory.refreshed.append(lambda: self._enqueue(*self._puzzling))
 
     async def run(self) -> None:
         await self._inventory.synced()
@@ -67,6 +70,7 @@ class GarbageCollector:
 
     async def _reconcile(self, key: Key) -> float | None:
         item = self._inventory.items.get(key[1])
+        self._puzzling.discard(key[1])
         if item is None:
             return None
         if item.meta.deleting and item.has_finalizer(ORPHAN):
@@ -147,9 +151,10 @@ class GarbageCollector:
         return owners
 
     async def _exists(self, item: Item, reference: OwnerReference) -> bool:
-        """Ask the API. An owner of a kind that nobody knows is left alone: it may come back with its CRD."""
+        """Ask the API. Of an owner of an unknown kind nothing can be said until its CRD is there."""
         resource = self._inventory.resource_of(reference.api_version, reference.kind)
         if resource is None:
+            self._puzzling.add(item.meta.uid)
             return True
         namespace = item.namespace if resource.namespaced else None
         if resource.namespaced and namespace is None:

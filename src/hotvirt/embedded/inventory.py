@@ -74,6 +74,8 @@ class Inventory:
         self._running: dict[Resource, asyncio.Task[None]] = {}
         self._handlers: list[Handler] = []
         self._complete = asyncio.Event()
+        self.refreshed: list[Callable[[], None]] = []
+        """Called when the resources may have become others."""
         self.items: dict[str, Item] = {}
         """By uid."""
         self.dependents: dict[str, set[str]] = {}
@@ -136,6 +138,8 @@ class Inventory:
             if resource in self._informers:
                 await self._informers[resource].synced()
         self._complete.set()
+        for listener in self.refreshed:
+            listener()
 
     def _forget(self, resource: Resource) -> None:
         self._running.pop(resource).cancel()
