@@ -11,7 +11,7 @@ import pytest
 
 from .client import Api
 from .conftest import Namespace
-from .objects import configmap, widget
+from .objects import OURS, configmap, widget
 
 pytestmark = pytest.mark.needs_controllers
 
@@ -108,7 +108,7 @@ async def test_a_dependent_lives_while_one_owner_lives(api: Api, ns: Namespace) 
     child["metadata"]["ownerReferences"] += owned("child", second)["metadata"]["ownerReferences"]
     made = await api.create(ns.configmaps, child)
     version = made["metadata"]["resourceVersion"]
-    async with api.watch(ns.configmaps, resourceVersion=version) as watch:
+    async with api.watch(ns.configmaps, resourceVersion=version, fieldSelector=OURS) as watch:
         (await api.delete(f"{ns.widgets}/first")).ok()
         changed = (await watch.next(WITHIN))["object"]
         assert [ref["name"] for ref in changed["metadata"]["ownerReferences"]] == ["second"]

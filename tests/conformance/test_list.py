@@ -6,7 +6,7 @@ import pytest
 
 from .client import Api
 from .conftest import Namespace
-from .objects import GROUP, configmap, widget
+from .objects import GROUP, OURS, configmap, widget
 
 
 def names(listed: dict) -> list[str]:  # type: ignore[type-arg]  # any list of Kubernetes
@@ -34,7 +34,7 @@ async def test_items_of_a_custom_resource_have_kind_and_version(api: Api, ns: Na
 
 async def test_items_of_a_built_in_kind_have_neither(api: Api, ns: Namespace) -> None:
     await api.create(ns.configmaps, configmap())
-    listed = (await api.get(ns.configmaps)).ok()
+    listed = (await api.get(ns.configmaps, fieldSelector=OURS)).ok()
     assert (listed["kind"], listed["apiVersion"]) == ("ConfigMapList", "v1")
     (item,) = listed["items"]
     assert "kind" not in item

@@ -8,7 +8,7 @@ import pytest
 
 from .client import Api
 from .conftest import Namespace
-from .objects import GROUP, configmap, pod, widget
+from .objects import GROUP, OURS, configmap, pod, widget
 
 
 def names(listed: dict[str, Any]) -> list[str]:
@@ -61,7 +61,7 @@ async def test_every_kind_can_be_selected_by_name(
     collection = getattr(ns, kind)
     for name in ("a", "b"):
         await api.create(collection, widget(name) if kind == "widgets" else configmap(name))
-    assert names((await api.get(collection, fieldSelector=selector)).ok()) == found
+    assert names((await api.get(collection, fieldSelector=f"{selector},{OURS}")).ok()) == found
 
 
 async def test_a_field_that_a_custom_resource_has_not_is_400(api: Api, ns: Namespace) -> None:

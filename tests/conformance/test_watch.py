@@ -6,7 +6,7 @@ import pytest
 
 from .client import Api
 from .conftest import Namespace
-from .objects import GROUP, configmap, widget
+from .objects import GROUP, OURS, configmap, widget
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -26,7 +26,7 @@ async def test_a_watch_sends_every_change_once(api: Api, ns: Namespace) -> None:
 
 async def test_objects_of_built_in_kinds_have_kind_and_version(api: Api, ns: Namespace) -> None:
     await api.create(ns.configmaps, configmap())
-    async with api.watch(ns.configmaps) as watch:
+    async with api.watch(ns.configmaps, fieldSelector=OURS) as watch:
         found = await watch.expect("ADDED", "one")
         assert (found["kind"], found["apiVersion"]) == ("ConfigMap", "v1")
 
@@ -79,7 +79,7 @@ async def test_a_watch_of_all_namespaces(api: Api, ns: Namespace) -> None:
 
 async def test_a_watch_of_one_namespace_hears_of_no_other(api: Api, ns: Namespace) -> None:
     version = (await api.get(ns.configmaps)).ok()["metadata"]["resourceVersion"]
-    async with api.watch(ns.configmaps, resourceVersion=version) as watch:
+    async with api.watch(ns.configmaps, resourceVersion=version, fieldSelector=OURS) as watch:
         await api.create(Namespace("default").configmaps, configmap(f"in-default-{ns.name}"))
         await api.create(ns.configmaps, configmap("mine"))
         await watch.expect("ADDED", "mine")
@@ -188,7 +188,7 @@ async def test_a_forgotten_version_is_an_error_event(api: Api, ns: Namespace, ki
 async def test_the_old_watch_path_works(api: Api, ns: Namespace) -> None:
     version = (await api.get(ns.configmaps)).ok()["metadata"]["resourceVersion"]
     old = ns.configmaps.replace("/api/v1/", "/api/v1/watch/")
-    async with api.watch(old, resourceVersion=version) as watch:
+    async with api.watch(old, resourceVersion=version, fieldSelector=OURS) as watch:
         await api.create(ns.configmaps, configmap())
         await watch.expect("ADDED", "one")
 
