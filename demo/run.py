@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hotvirt.api.kubevirt import VirtualMachineInstance
-from hotvirt.api.resources import VMIS, VMS
+from hotvirt.api.resources import EVENTS, VMIS, VMS
 from hotvirt.kube.client import Client
 from hotvirt.kube.config import load_kubeconfig
 from hotvirt.kube.errors import ApiError
@@ -207,10 +207,19 @@ async def grow(state: Path) -> tuple[Facts, Facts, str, float]:
             after = await ask_guest(address_of(vmi))
             say(f"the guest sees {after.cpus_online} vCPUs, {took:.1f} s after the patch")
             return before, after, vmi.status.hotvirt.accelerator, took
+        except DemoFailed:
+            await show_trouble(client)
+            raise
         finally:
             informer.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await informer
+
+
+async def show_trouble(client: Client) -> None:
+    """What the parts have complained about, as `kubectl get events` shows it."""
+    for event in (await client.list(EVENTS, NAMESPACE, field_selector="type=Warning")).items:
+        print(f"event: {event.get('reason')}: {event.get('message')}", file=sys.stderr)
 
 
 def show(before: Facts, after: Facts, accelerator: str, took: float) -> None:
