@@ -82,7 +82,9 @@ __all__ = [
     "EmptyDisk",
     "Firmware",
     "GuestOSInfo",
+    "GuestSize",
     "HostDisk",
+    "HotvirtMemory",
     "HotvirtRequest",
     "HotvirtStatus",
     "Hugepages",
@@ -303,11 +305,37 @@ class SizeChange(Struct, frozen=True):
     started_at: str | None = None
 
 
+class GuestSize(Struct, frozen=True):
+    """A size of the guest: vCPUs, and memory without the hypervisor's own."""
+
+    vcpus: int = 0
+    memory: Quantity | None = None
+
+
+class HotvirtMemory(Struct, frozen=True):
+    """Bytes: at boot, asked of the hypervisor, plugged by it, and online as the guest itself sees it.
+
+    The last three count the memory at boot too.
+    """
+
+    boot: int = 0
+    requested: int = 0
+    plugged: int = 0
+    online: int = 0
+
+
 class HotvirtStatus(Struct, frozen=True):
-    """What Hotvirt says beyond KubeVirt's fields."""
+    """What Hotvirt says beyond KubeVirt's fields.
+
+    `granted` is what the Pod covers and will go on covering (VMI controller), `claimed` what the hypervisor
+    has or may have been told to have (node agent): claimed never exceeds granted.
+    """
 
     requests: tuple[HotvirtRequest, ...] = ()
+    granted: GuestSize | None = None
+    claimed: GuestSize | None = None
     vcpus: VCPUs | None = None
+    memory: HotvirtMemory | None = None
     boot_id: str = ""
     accelerator: str = ""
     hypervisor: str = ""
