@@ -1,0 +1,154 @@
+"""A real guest of the node agent: its network, its adoption after a crash, its vCPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import signal
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Up, demo_vm
+
+BOOT = 180.0
+ODD_PORT = 40404
+SCRIPT = f"""#!/bin/sh
+nc -ll -p {ODD_PORT} -e /bin/date &
+"""
+Eventually = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def guest(tmp_path_factory: pytest.TempPathFactory, kubectl_program: str, demo_disk: Path) -> Iterator[Up]:
+    """A Hotvirt of this module's own with one guest, `node`, that has booted."""
+    up = Up(tmp_path_factory.mktemp("node") / "state", kubectl_program)
+    up.start("--allocatable", "cpu=32,memory=64Gi")
+    try:
+        imported = up.hotvirt("image", "import", "hotvirt/demo-guest:latest", str(demo_disk))
+        assert imported.returncode == 0, imported.stderr
+        vm = demo_vm("node")
+        volumes = vm["spec"]["template"]["spec"]["volumes"]
+        volumes.append({"name": "seed", "cloudInitNoCloud": {"userData": SCRIPT}})
+        up.kubectl("apply", "-f", "-", input=json.dumps(vm))
+        up.kubectl("wait", "vmi/node", "--for=condition=AgentConnected", "--timeout=180s", timeout=200)
+        yield up
+    finally:
+        up.stop("--stop-vms")
+
+
+def vmi(up: Up) -> dict[str, Any]:
+    return up.get("vmi", "node")
+
+
+def address(up: Up) -> str:
+    return str(vmi(up)["status"]["interfaces"][0]["ipAddress"])
+
+
+def facts(up: Up) -> dict[str, Any]:
+    """What the guest's own web server says; empty while it does not answer."""
+    url = f"http://{address(up)}/cgi-bin/facts"
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=3) as page:
+        found: dict[str, Any] = json.load(page)
+        return found
+    return {}
+
+
+def test_a_port_that_nobody_declared_answers_at_the_pods_address(guest: Up, eventually: Eventually) -> None:
+    def said() -> bytes:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((address(guest), ODD_PORT), 3) as connection,
+        ):
+            return connection.recv(100)
+        return b""
+
+    eventually(said, BOOT, "an answer on the odd port")
+
+
+def test_the_guest_reaches_out(guest: Up, eventually: Eventually) -> None:
+    """From inside the guest, through the Pod's address: the page of a server on this machine."""
+    asked: list[str] = []
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.client_address[0])
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            return
+
+    eventually(lambda: facts(guest), BOOT, "the guest's web server")
+    server = http.server.HTTPServer(("0.0.0.0", 0), Page)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    try:
+        gateway = address(guest).rsplit(".", 1)[0] + ".1"
+        pod = guest.get("pods", "-l", "vm.kubevirt.io/name=node")["items"][0]
+        run = guest.state / "pods" / pod["metadata"]["uid"] / "volumes/kubernetes.io~empty-dir/run"
+        with socket.socket(socket.AF_UNIX) as console:
+            here = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
+            console.connect(f"/proc/self/fd/{here}/console.sock")
+            os.close(here)
+            console.settimeout(60)
+            fetch = f"wget -q -O /dev/null http://{gateway}:{server.server_port}/"
+            for line, prompt in (("", "login:"), ("root", "assword:"), ("hotvirt", "# "), (fetch, "# ")):
+                console.sendall(line.encode() + b"\n")
+                heard = ""
+                while prompt not in heard:
+                    heard += console.recv(4096).decode(errors="replace")
+            eventually(lambda: asked, 60, "the guest's request")
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()
+    assert asked[0] == address(guest), "it comes from the Pod's address"
+
+
+def test_three_more_vcpus_in_the_same_boot(guest: Up, eventually: Eventually) -> None:
+    before = eventually(lambda: facts(guest), BOOT, "the guest's web server")
+    assert before["cpus_online"] == 1
+    patch = {"spec": {"template": {"spec": {"domain": {"cpu": {"sockets": 4}}}}}}
+    guest.kubectl("patch", "vm", "node", "--type=merge", "-p", json.dumps(patch))
+    guest.kubectl(
+        "wait", "vmi/node", "--for=jsonpath={.status.currentCPUTopology.sockets}=4", "--timeout=90s"
+    )
+    after = facts(guest)
+    assert (after["cpus_online"], after["boot_id"]) == (4, before["boot_id"])
+    assert vmi(guest)["status"]["hotvirt"]["vcpus"] == {"plugged": 4, "online": 4}
+
+
+def test_a_killed_hotvirt_adopts_the_guest_and_serves_its_dhcp(guest: Up, eventually: Eventually) -> None:
+    before = eventually(lambda: facts(guest), BOOT, "the guest's web server")
+    os.kill(guest.pid, signal.SIGKILL)
+    guest.start()
+    same = eventually(lambda: facts(guest), 30, "the guest's web server")
+    assert same["boot_id"] == before["boot_id"] and same["uptime"] > before["uptime"]
+    # A guest that boots again asks for its address again: the adopted machine's DHCP must answer.
+    guest.kubectl(
+        "replace",
+        "--raw",
+        "/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachineinstances/node/softreboot",
+        "-f",
+        "-",
+        input="{}",
+    )
+    again = eventually(
+        lambda: (found := facts(guest)) and found["boot_id"] != before["boot_id"] and found,
+        BOOT,
+        "another boot",
+    )
+    assert again["cpus_online"] == same["cpus_online"], "vCPUs that were plugged stay through a reboot"
+    eventually(
+        lambda: vmi(guest)["status"]["hotvirt"].get("bootId") == again["boot_id"],
+        BOOT,
+        "the new boot in the status",
+    )
