@@ -40,7 +40,7 @@ class Metrics:
             "Transactions since the start; each holds one or more writes.",
             registry=registry,
         )
-        self._known: dict[tuple[str, ...], Histogram] = {}
+        self._children: dict[tuple[str, ...], tuple[Histogram, dict[int, Counter]]] = {}
 
     def observe(self, call: Call | None, method: str, code: int, seconds: float) -> None:
         if call is None:
@@ -49,9 +49,16 @@ class Metrics:
             scope = "resource" if call.name else "namespace" if call.namespace else "cluster"
             kind = call.kind
             labels = (call.verb.upper(), kind.group, kind.version, kind.plural, call.subresource, scope)
-        self._requests.labels(*labels, str(code)).inc()
+        known = self._children.get(labels)
+        if known is None:
+            known = self._children[labels] = (self._seconds.labels(*labels), {})
+        times, counters = known
+        counter = counters.get(code)
+        if counter is None:
+            counter = counters[code] = self._requests.labels(*labels, str(code))
+        counter.inc()
         if call is None or call.verb != "watch":
-            self._seconds.labels(*labels).observe(seconds)
+            times.observe(seconds)
 
     def text(self) -> bytes:
         self._watches.clear()

@@ -13,6 +13,19 @@ from .types import object_fields, struct
 MISSING: Final = object()
 
 
+_PLAIN: Final = frozenset(
+    ["type", "description", "title", "default", "nullable", "example", "x-kubernetes-int-or-string"]
+)
+_PYTHON_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+}
+
+
 class Node:
     """One place in a schema."""
 
@@ -20,6 +33,7 @@ class Node:
         "all_of",
         "any_of",
         "default",
+        "defaults",
         "embedded",
         "enum",
         "exclusive_maximum",
@@ -43,8 +57,10 @@ class Node:
         "nullable",
         "one_of",
         "pattern",
+        "plain",
         "preserve",
         "props",
+        "python_types",
         "required",
         "type",
         "unique_items",
@@ -85,6 +101,11 @@ class Node:
         self.any_of = [Node(one) for one in schema.get("anyOf") or []]
         self.one_of = [Node(one) for one in schema.get("oneOf") or []]
         self.negated = Node(schema["not"]) if isinstance(schema.get("not"), dict) else None
+        # What the walks ask at every step, worked out once.
+        self.defaults = [(name, one.default) for name, one in self.props.items() if one.default is not MISSING]
+        self.python_types = (int, str) if self.int_or_string else _PYTHON_TYPES.get(self.type, ())
+        self.plain = bool(self.python_types) and schema.keys() <= _PLAIN and self.type not in ("object", "array")
+        """A value of the right type needs no further look."""
 
 
 def compile_schema(schema: dict[str, Any] | None) -> Node:
@@ -119,14 +140,13 @@ TYPE_META: Final = object_fields("core.ConfigMap").fields.keys() & {"apiVersion"
 
 
 def _prune(node: Node, value: Any, path: str, unknown: list[str]) -> None:
-    if isinstance(value, dict):
-        props = node.props
-        for name in list(value):
-            known = props.get(name)
+    if type(value) is dict:
+        props, extra = node.props, node.extra
+        for name, one in list(value.items()):
+            known = props.get(name) or extra
             if known is not None:
-                _prune(known, value[name], f"{path}.{name}", unknown)
-            elif node.extra is not None:
-                _prune(node.extra, value[name], f"{path}.{name}", unknown)
+                if type(one) is dict or type(one) is list:
+                    _prune(known, one, f"{path}.{name}", unknown)
             elif node.embedded and name in ("apiVersion", "kind", "metadata"):
                 if name == "metadata" and isinstance(value[name], dict):
                     _prune_metadata(value[name], f"{path}.metadata", unknown)
@@ -141,15 +161,16 @@ def _prune(node: Node, value: Any, path: str, unknown: list[str]) -> None:
 def fill(node: Node, value: Any) -> None:
     """Drop nulls where null is not allowed and put the defaults in, as Kubernetes does before validation."""
     if isinstance(value, dict):
-        for name in [name for name, one in value.items() if one is None]:
-            known = node.props.get(name) or node.extra
-            if known is not None and not known.nullable:
-                del value[name]
-        for name, known in node.props.items():
-            if known.default is not MISSING and name not in value:
-                value[name] = copy.deepcopy(known.default)
+        if None in value.values():
+            for name in [name for name, one in value.items() if one is None]:
+                known = node.props.get(name) or node.extra
+                if known is not None and not known.nullable:
+                    del value[name]
+        for name, default in node.defaults:
+            if name not in value:
+                value[name] = copy.deepcopy(default)
         for name, one in value.items():
-            if isinstance(one, dict | list):
+            if type(one) is dict or type(one) is list:
                 known = node.props.get(name) or node.extra
                 if known is not None:
                     fill(known, one)
@@ -158,5 +179,5 @@ def fill(node: Node, value: Any) -> None:
         if items.default is not MISSING and not items.nullable:
             value[:] = [copy.deepcopy(items.default) if one is None else one for one in value]
         for one in value:
-            if isinstance(one, dict | list):
+            if type(one) is dict or type(one) is list:
                 fill(items, one)

@@ -49,13 +49,9 @@ def type_name(value: Any) -> str:
     return "array" if isinstance(value, list) else "object"
 
 
-def _fits(type_: str, value: Any) -> bool:
-    actual = type_name(value)
-    if type_ == "integer":
-        return actual == "integer" or (actual == "number" and float(value).is_integer())
-    if type_ == "number":
-        return actual in ("integer", "number")
-    return actual == type_
+def _whole_number(node: Node, value: Any) -> bool:
+    """JSON knows one sort of number: 2.0 is an integer too."""
+    return node.type == "integer" and type(value) is float and value.is_integer()
 
 
 def validate(root: Node, obj: dict[str, Any]) -> list[FieldError]:
@@ -84,13 +80,9 @@ def _validate(node: Node, value: Any, path: str, errors: list[FieldError]) -> No
         if not node.nullable and node.type:
             errors.append(wrong_type(path, "null", f'{path} in body must be of type {node.type}: "null"'))
         return
-    if node.int_or_string:
-        if type_name(value) not in ("integer", "string"):
-            said = f'{path} in body must be of type integer,string: "{type_name(value)}"'
-            errors.append(wrong_type(path, type_name(value), said))
-            return
-    elif node.type and not _fits(node.type, value):
-        said = f'{path} in body must be of type {node.type}: "{type_name(value)}"'
+    if node.python_types and type(value) not in node.python_types and not _whole_number(node, value):
+        wanted = "integer,string" if node.int_or_string else node.type
+        said = f'{path} in body must be of type {wanted}: "{type_name(value)}"'
         errors.append(wrong_type(path, type_name(value), said))
         return
     if node.enum is not None and value not in node.enum:
@@ -115,12 +107,11 @@ def _object(node: Node, value: dict[str, Any], path: str, errors: list[FieldErro
         for name in ("apiVersion", "kind"):
             if not value.get(name):
                 errors.append(required_value(f"{path}.{name}", "must not be empty"))
+    props, extra = node.props, node.extra
     for name, one in value.items():
-        known = node.props.get(name)
-        if known is not None:
+        known = props.get(name) or extra
+        if known is not None and not (known.plain and type(one) in known.python_types):
             _validate(known, one, f"{path}.{name}" if path else name, errors)
-        elif node.extra is not None:
-            _validate(node.extra, one, f"{path}.{name}" if path else name, errors)
     if node.min_properties is not None and len(value) < node.min_properties:
         said = f"{path} in body should have at least {node.min_properties} properties"
         errors.append(invalid_value(path, value, said))

@@ -174,11 +174,11 @@ class Writer:
                         raise bad_request("a merge patch is an object")
                     return as_object(apply_merge_patch(old, patch))
                 return as_object(apply_strategic_patch(old, patch, kind.kind))
-            except PatchTestFailed as error:
-                raise _rejected(kind, call.name, error) from None
+            except PatchTestFailed:
+                raise _rejected() from None
             except PatchError as error:
                 if form == "json" and isinstance(patch, list):
-                    raise _rejected(kind, call.name, error) from None
+                    raise _rejected() from None
                 raise bad_request(f"error decoding patch: {error}") from None
 
         return await self.change(call, apply, dry_run=dry_run, problems=problems)
@@ -326,13 +326,8 @@ def as_object(value: Any) -> Object:
     return value
 
 
-def _rejected(kind: Kind, name: str, error: Exception) -> StatusError:
-    return StatusError(
-        422,
-        "Invalid",
-        "the server rejected our request due to an error in our request",
-        {"name": name, "group": kind.group, "kind": kind.plural, "causes": [{"message": str(error)}]},
-    )
+def _rejected() -> StatusError:
+    return StatusError(422, "Invalid", "the server rejected our request due to an error in our request", {})
 
 
 def load(kind: Kind, entry: Entry) -> Object:

@@ -1,0 +1,1 @@
+"""Measurements: one command, ratios within one run."""
