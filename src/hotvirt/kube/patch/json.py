@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
+from .copy import copied
 from .merge import _same
 from .problem import PatchError, PatchTestFailed
 
@@ -18,7 +18,7 @@ def apply_json_patch(doc: Any, ops: Any) -> Any:
         raise PatchError("A JSON patch is a list of operations.")
     if len(ops) > LARGEST_PATCH:
         raise PatchError(f"The JSON patch has {len(ops)} operations; {LARGEST_PATCH} are allowed.")
-    result = deepcopy(doc)
+    result = copied(doc)
     for number, op in enumerate(ops):
         if not isinstance(op, dict) or not isinstance(op.get("op"), str):
             raise PatchError(f"Operation {number} of the JSON patch has no 'op'.")
@@ -48,7 +48,7 @@ def _apply(doc: Any, op: dict[str, Any], number: int) -> Any:
             value = _find(doc, source)
             return _add(_remove(doc, source), path, value)
         case "copy":
-            return _add(doc, path, deepcopy(_find(doc, _pointer(op, "from", number))))
+            return _add(doc, path, copied(_find(doc, _pointer(op, "from", number))))
         case "test":
             found = _find(doc, path, default=None) if path else doc
             if not _same(found, _value(op, number)):
@@ -61,7 +61,7 @@ def _apply(doc: Any, op: dict[str, Any], number: int) -> Any:
 def _value(op: dict[str, Any], number: int) -> Any:
     if "value" not in op:
         raise PatchError(f"Operation {number} ({op['op']}) of the JSON patch has no 'value'.")
-    return deepcopy(op["value"])
+    return copied(op["value"])
 
 
 def _pointer(op: dict[str, Any], field: str, number: int) -> Path:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
+
+from .copy import copied
 
 
 def apply_merge_patch(doc: Any, patch: Any) -> Any:
     if not isinstance(patch, dict):
-        return deepcopy(patch)
+        return copied(patch)
     result = dict(doc) if isinstance(doc, dict) else {}
     for key, value in patch.items():
         if value is None:
@@ -35,7 +36,7 @@ def merge_diff(old: Any, new: Any) -> dict[str, Any] | None:
             if nested is not None:
                 patch[key] = nested
         elif value is not None or key in old:
-            patch[key] = deepcopy(value)
+            patch[key] = copied(value)
     return patch or None
 
 

@@ -6,9 +6,9 @@ Directives: `$patch: replace|delete|merge` in a map, or in an item of a list; `$
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
+from .copy import copied
 from .merge_keys import fields_of, fields_of_kind
 from .problem import PatchError
 
@@ -138,4 +138,4 @@ def _plain(value: Any) -> Any:
         return [
             _plain(item) for item in value if not (isinstance(item, dict) and item.get(PATCH) == "delete")
         ]
-    return deepcopy(value)
+    return copied(value)
