@@ -12,6 +12,7 @@ from hotvirt.api.quantity import Quantity
 from hotvirt.embedded.node import resize
 from hotvirt.embedded.node.cgroups import Limits
 from hotvirt.embedded.node.sizes import (
+    Ledger,
     SizeFile,
     asked_sizes,
     held_requests,
@@ -101,10 +102,24 @@ def test_infeasible_names_what_the_node_has() -> None:
 def test_shrinking_is_never_deferred() -> None:
     made = pod(requests(cpu="1"))
     asked, had = asked_sizes(made), asked_sizes(pod(requests(cpu="2")))
-    crowd = [amounts(cpu="100")]
+    crowd = amounts(cpu="100")
     assert resize.why_not_resize(made.spec, asked, had, crowd, amounts(cpu="4", memory="1Gi")) is None
     refused = resize.why_not_resize(made.spec, had, asked, crowd, amounts(cpu="4", memory="1Gi"))
     assert refused and refused.reason == "Deferred"
+
+
+def test_the_ledger_is_the_sum_of_what_is_held() -> None:
+    ledger = Ledger()
+    assert not ledger.book("a", amounts(cpu="1", memory="1Gi"))
+    assert not ledger.book("b", amounts(cpu="2"))
+    assert ledger.total() == amounts(cpu="3", memory="1Gi")
+    assert ledger.total(without="a") == amounts(cpu="2", memory="0")
+    assert not ledger.book("b", amounts(cpu="3"))
+    assert ledger.book("b", amounts(cpu="1"))
+    assert ledger.book("a", None) and len(ledger) == 1
+    assert ledger.total()["cpu"] == Quantity(1)
+    ledger.book("c", {})
+    assert len(ledger) == 2
 
 
 def test_what_was_given_is_remembered(tmp_path: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,6 +16,7 @@ from hotvirt.api import meta
 from hotvirt.api.conditions import find, is_true
 from hotvirt.api.core import Node, PersistentVolume, PersistentVolumeClaim
 from hotvirt.api.pods import Pod
+from hotvirt.api.quantity import Quantity
 from hotvirt.api.resources import NODES, PODS, PVCS, PVS
 from hotvirt.kube.client import Client
 from hotvirt.kube.controller import Controller
@@ -24,11 +25,10 @@ from hotvirt.kube.events import Recorder
 from hotvirt.kube.informer import Informers, Key
 
 from .affinity import matches_node_terms, tolerates
-from .node.sizes import ZERO, Amounts, held_requests, pod_requests, total
+from .node.sizes import ZERO, Amounts, Ledger, held_requests, pod_requests
 
 log = logging.getLogger(__name__)
 NAME = "default-scheduler"
-BY_NODE = "node"
 ENDED = ("Succeeded", "Failed")
 Filter = Callable[[Pod, Node], str]
 """Why the Pod cannot be on the node; empty when it can."""
@@ -39,12 +39,14 @@ class Scheduler:
         self._client = client
         self._recorder = Recorder(client, NAME)
         self._informers = Informers(client)
-        self._pods = self._informers.of(PODS, Pod, indexes={BY_NODE: lambda pod: [pod.spec.node_name]})
+        self._pods = self._informers.of(PODS, Pod)
         self._nodes = self._informers.of(NODES, Node)
         self._claims = self._informers.of(PVCS, PersistentVolumeClaim)
         self._volumes = self._informers.of(PVS, PersistentVolume)
-        self._assumed: dict[str, tuple[str, Pod]] = {}
-        """Bound by us, not seen bound yet: node and Pod by uid."""
+        self._ledgers: dict[str, Ledger] = defaultdict(Ledger)
+        """What is bound to each node, by its name."""
+        self._assumed: dict[str, str] = {}
+        """Bound by us, not seen bound yet: the node by the Pod's uid."""
         self._waiting: set[Key] = set()
         self._controller = Controller("scheduler", self._reconcile, workers=1)
         self._controller.watch(self._pods, self._pending)
@@ -69,15 +71,17 @@ class Scheduler:
             yield pod.metadata.key
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        if new is None:
-            assert old is not None
-            self._assumed.pop(old.metadata.uid, None)
+        room = False
+        if old and (new is None or new.metadata.uid != old.metadata.uid):
+            node = self._assumed.pop(old.metadata.uid, old.spec.node_name)
             self._waiting.discard(old.metadata.key)
-            self._retry_waiting()
-            return
-        if new.spec.node_name:
+            self._ledgers[node].book(old.metadata.uid, None)
+            room = True
+        if new and new.spec.node_name:
             self._assumed.pop(new.metadata.uid, None)
-        if old and old.spec.node_name and _frees_room(old, new):
+            held = None if new.status.phase in ENDED else held_requests(new)
+            room = self._ledgers[new.spec.node_name].book(new.metadata.uid, held) or room
+        if room:
             self._retry_waiting()
 
     def _retry_waiting(self) -> None:
@@ -160,13 +164,11 @@ class Scheduler:
         return reasons
 
     def _free(self, node: Node) -> Amounts:
-        present = [p for p in self._pods.by_index(BY_NODE, node.metadata.name) if p.status.phase not in ENDED]
-        present += [p for name, p in self._assumed.values() if name == node.metadata.name]
-        used = total(held_requests(p) for p in present)
-        offered = node.status.allocatable
+        ledger = self._ledgers[node.metadata.name]
+        used, offered = ledger.total(), node.status.allocatable
         free = {name: amount - used.get(name, ZERO) for name, amount in offered.items()}
         if "pods" in free:
-            free["pods"] = type(ZERO)(offered["pods"].value - len(present))
+            free["pods"] = Quantity(offered["pods"].value - len(ledger))
         return free
 
     def _free_share(self, node: Node) -> float:
@@ -196,7 +198,9 @@ class Scheduler:
     # Saying so
 
     async def _bind(self, pod: Pod, node: Node) -> None:
-        self._assumed[pod.metadata.uid] = (node.metadata.name, pod)
+        ledger = self._ledgers[node.metadata.name]
+        self._assumed[pod.metadata.uid] = node.metadata.name
+        ledger.book(pod.metadata.uid, held_requests(pod))
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -207,7 +211,8 @@ class Scheduler:
         try:
             await self._client.create(PODS, binding, namespace, name=name, subresource="binding")
         except BaseException as error:
-            self._assumed.pop(pod.metadata.uid, None)
+            if self._assumed.pop(pod.metadata.uid, None):
+                ledger.book(pod.metadata.uid, None)
             if isinstance(error, NotFound | Conflict):
                 return  # gone, or bound or deleted meanwhile: the news is on its way
             raise
@@ -244,13 +249,6 @@ def _is_pending(pod: Pod) -> bool:
         and pod.status.phase in ("", "Pending")
         and pod.spec.scheduler_name in ("", NAME)
     )
-
-
-def _frees_room(old: Pod, new: Pod) -> bool:
-    if new.status.phase in ENDED:
-        return old.status.phase not in ENDED
-    before, after = held_requests(old), held_requests(new)
-    return any(after.get(name, ZERO) < amount for name, amount in before.items())
 
 
 def _message(nodes: int, problem: str, reasons: Counter[str]) -> str:

@@ -91,9 +91,13 @@ class Cgroups:
         else:
             self.reason = f"No cpu and memory cgroups are mounted at {mounts}: Pods run without limits."
             return
-        self._make_parents()
+        self._make_parents()  # to see that we may
+        self.remove_parents()
 
     def _make_parents(self) -> None:
+        self._make()
+        if self.version == 2:
+            self._enable_controllers(next(self._folders()))
         self._make("shims")
         # All Pods together weigh as much as the machine has CPUs, as the kubelet's kubepods does.
         whole = Limits(cpu_request=(os.cpu_count() or 1) * 1000)
@@ -111,7 +115,6 @@ class Cgroups:
             try:
                 self._enable_controllers(candidate)
                 (candidate / self.name).mkdir(exist_ok=True)
-                self._enable_controllers(candidate / self.name)
             except OSError as refused:
                 error = refused
                 continue

@@ -26,7 +26,7 @@ from .launch import INSTALLED_LAUNCHER
 from .logs import LogOptions, LogRequest, read_log
 from .process_runtime import ProcessRuntime
 from .runtime import Runtime
-from .sizes import Amounts
+from .sizes import Amounts, Ledger
 from .worker import NodeContext, PodWorker
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class EmbeddedNode:
             recorder=recorder,
             allocatable=machine.offered(has, self._wanted),
             address=machine.host_address(),
-            held_by_others=self._held_by_others,
+            ledger=Ledger(),
             room_changed=self._room_changed,
             launcher=self._launcher,
         )
@@ -228,9 +228,6 @@ class EmbeddedNode:
         finally:
             self._workers.pop(worker.uid, None)
             self._room_changed()
-
-    def _held_by_others(self, uid: str) -> list[Amounts]:
-        return [worker.held() for worker in self._workers.values() if worker.uid != uid]
 
     def _room_changed(self) -> None:
         """Resizes that had to wait are looked at again, the oldest first."""

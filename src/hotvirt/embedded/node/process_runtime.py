@@ -51,7 +51,7 @@ class ProcessRuntime:
         await self.network.keep_only(uids)
 
     def close(self) -> None:
-        return
+        self.cgroups.remove_parents()
 
 
 class ProcessPod(Listeners):

@@ -10,7 +10,6 @@ and tried again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from hotvirt.api.pods import Pod, PodSpec
 
 from .cgroups import Limits
 from .runtime import PodRuntime
-from .sizes import ZERO, Amounts, Sizes, container_limits, pod_limits, pod_requests, total
+from .sizes import ZERO, Amounts, Sizes, container_limits, pod_limits, pod_requests
 from .status import RESIZE_IN_PROGRESS, RESIZE_PENDING
 
 DEFERRED = "Deferred"
@@ -41,9 +40,8 @@ def _figure(name: str, amounts: Amounts) -> int:
     return amount.milli if name == "cpu" else amount.value
 
 
-def why_not_now(wanted: Amounts, others: Iterable[Amounts], allocatable: Amounts) -> Refusal | None:
-    """Why a Pod of this size cannot be on this node beside the others."""
-    used = total(others)
+def why_not_now(wanted: Amounts, used: Amounts, allocatable: Amounts) -> Refusal | None:
+    """Why a Pod of this size cannot be on this node beside what the others use."""
     for name in COUNTED:
         requested, taken, capacity = (_figure(name, amounts) for amounts in (wanted, used, allocatable))
         if requested and requested > capacity - taken:
@@ -62,7 +60,7 @@ def why_not_ever(wanted: Amounts, allocatable: Amounts) -> Refusal | None:
 
 
 def why_not_resize(
-    spec: PodSpec, asked: Sizes, allocated: Sizes, others: Iterable[Amounts], allocatable: Amounts
+    spec: PodSpec, asked: Sizes, allocated: Sizes, used: Amounts, allocatable: Amounts
 ) -> Refusal | None:
     wanted, had = pod_requests(spec, asked), pod_requests(spec, allocated)
     never = why_not_ever(wanted, allocatable)
@@ -71,7 +69,7 @@ def why_not_resize(
     grows = {name: amount for name, amount in wanted.items() if amount > had.get(name, ZERO)}
     if not grows:
         return None  # less is always possible, also on a node that is overfull
-    return why_not_now(grows, others, allocatable)
+    return why_not_now(grows, used, allocatable)
 
 
 def pending(refusal: Refusal, generation: int) -> Condition:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from hotvirt.api.pods import Pod
 
@@ -32,7 +32,7 @@ class Resizer:
     def must_actuate(self) -> bool:
         return self._sizes.allocated != self._sizes.actual
 
-    def allocate(self, pod: Pod, others: Iterable[Amounts], allocatable: Amounts) -> None:
+    def allocate(self, pod: Pod, used: Amounts, allocatable: Amounts) -> None:
         if not self._sizes.actual:  # the node was killed between the start of the Pod and its note of it
             self._sizes.actual = dict(self._sizes.allocated)
             self._sizes.save()
@@ -40,7 +40,7 @@ class Resizer:
         if asked == self._sizes.allocated:
             self._refuse(None, generation)
         elif not self._infeasible_still(generation):
-            refusal = resize.why_not_resize(pod.spec, asked, self._sizes.allocated, others, allocatable)
+            refusal = resize.why_not_resize(pod.spec, asked, self._sizes.allocated, used, allocatable)
             if refusal and (refusal != self._refusal or generation != self._refused_generation):
                 text = resize.event_message(refusal.reason, pod, asked, generation, refusal.message)
                 self._event("Warning", f"Resize{refusal.reason}", text)

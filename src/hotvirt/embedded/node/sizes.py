@@ -79,6 +79,34 @@ def held_requests(pod: Pod) -> Amounts:
 _NONE = ResourceRequirements()
 
 
+class Ledger:
+    """What a node's Pods hold, kept as a sum: a thousand Pods are not counted again for each one that
+    comes.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Amounts] = {}
+        self._sum: Amounts = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def book(self, uid: str, amounts: Amounts | None) -> bool:
+        """Note what the Pod holds from now on, None when it is gone; true when that made room."""
+        old = self._entries.pop(uid, {})
+        for name, amount in old.items():
+            self._sum[name] -= amount
+        for name, amount in (amounts or {}).items():
+            self._sum[name] = self._sum.get(name, ZERO) + amount
+        if amounts is not None:
+            self._entries[uid] = amounts
+        return any((amounts or {}).get(name, ZERO) < amount for name, amount in old.items())
+
+    def total(self, without: str = "") -> Amounts:
+        own = self._entries.get(without, {})
+        return {name: amount - own.get(name, ZERO) for name, amount in self._sum.items()}
+
+
 def qos_class(spec: PodSpec) -> str:
     containers = (*spec.containers, *spec.init_containers)
     used = [r for c in containers for r in (c.resources.requests, c.resources.limits)]

@@ -28,7 +28,7 @@ from . import launch, resize
 from .cgroups import CgroupError
 from .resizer import Resizer
 from .runtime import PodRuntime, Runtime, RuntimeFailure
-from .sizes import Amounts, SizeFile, asked_sizes, most_requests, pod_requests
+from .sizes import Amounts, Ledger, SizeFile, asked_sizes, most_requests, pod_requests
 from .status import Knowledge, Waiting, pod_status
 from .termination import Termination
 from .volumes import VolumeError, Volumes
@@ -51,8 +51,7 @@ class NodeContext:
     recorder: Recorder
     allocatable: Amounts
     address: str
-    held_by_others: Callable[[str], list[Amounts]]
-    """What the other Pods of the node hold, by the uid that is left out."""
+    ledger: Ledger
     room_changed: Callable[[], None]
     launcher: Sequence[str] = launch.INSTALLED_LAUNCHER
 
@@ -101,14 +100,14 @@ class PodWorker:
         self.pod, self._raw = pod, raw
         self.wake.set()
 
-    def held(self) -> Amounts:
-        """What this Pod takes from the node, from its admission to the end of its containers."""
-        if self.ended.is_set():
-            return {}
+    def _book(self) -> None:
+        """Note what this Pod takes from the node, from its admission to the end of its containers."""
         sizes = self._sizes
-        if not sizes.allocated:
-            return {}  # not admitted yet
-        return most_requests(self.pod.spec, sizes.allocated, sizes.actual or sizes.allocated)
+        held = None
+        if sizes.allocated and not self.ended.is_set():
+            held = most_requests(self.pod.spec, sizes.allocated, sizes.actual or sizes.allocated)
+        if self._node.ledger.book(self.uid, held):
+            self._node.room_changed()
 
     def container_started(self, name: str) -> bool:
         return name in self._known.runs
@@ -142,6 +141,7 @@ class PodWorker:
                 except TimeoutError:
                     continue
         finally:
+            self._node.ledger.book(self.uid, None)
             if self._termination:
                 self._termination.cancel()
             if self._runtime:
@@ -207,7 +207,7 @@ class PodWorker:
         if not self.ended.is_set() and self._has_ended():
             self.ended.set()
             known.sandbox = False
-            self._node.room_changed()
+        self._book()
         for listener in list(self._end_listeners):
             listener()
 
@@ -239,6 +239,7 @@ class PodWorker:
             self._sizes.allocated = asked_sizes(self.pod)
             self._sizes.generation = self.pod.metadata.generation
             self._sizes.save()
+            self._book()
         if self._runtime is None:
             self._attach()
         volumes = Volumes(self._node.client, self._node.images, self._node.state_dir, self.pod, self._folder)
@@ -286,8 +287,8 @@ class PodWorker:
         """The last word on room: the scheduler may have counted on something else."""
         if self._sizes.allocated:
             return True
-        others = self._node.held_by_others(self.uid)
-        refusal = resize.why_not_now(pod_requests(self.pod.spec), others, self._node.allocatable)
+        used = self._node.ledger.total(without=self.uid)
+        refusal = resize.why_not_now(pod_requests(self.pod.spec), used, self._node.allocatable)
         if refusal is None:
             return True
         self._reject(f"OutOf{refusal.resource}", f"Pod was rejected: {refusal.message}")
@@ -329,16 +330,14 @@ class PodWorker:
 
     async def _resize(self) -> float | None:
         assert self._runtime is not None
-        held = self.held()
-        others = self._node.held_by_others(self.uid)
-        self._resizer.allocate(self.pod, others, self._node.allocatable)
+        used = self._node.ledger.total(without=self.uid)
+        self._resizer.allocate(self.pod, used, self._node.allocatable)
+        self._book()
         if self._resizer.must_actuate:
             await self._report()  # allocated, and in progress: for whoever watches
             if not self._resizer.actuate(self.pod, self._runtime):
                 self._failures += 1
                 return self._backoff()
-        if held != self.held():
-            self._node.room_changed()
         return None
 
     def _wait_and_retry(self, reason: str, message: str) -> float:
@@ -365,7 +364,6 @@ class PodWorker:
         # more.
         for name in ("volumes", "rootfs"):
             await asyncio.to_thread(shutil.rmtree, self._folder / name, True)
-        self._node.room_changed()
 
     async def _remove(self) -> None:
         if not self.gone_from_api:
