@@ -169,7 +169,7 @@ class VmiReconciler:
                 vmi,
                 "Normal",
                 "SuccessfulHandOver",
-                f"Pod ownership transferred to the node {pod.metadata.name}",
+                f"Pod {pod.metadata.name} was handed over to the node {pod.spec.node_name}",
             )
         return vmi
 

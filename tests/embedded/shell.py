@@ -1,0 +1,109 @@
+"""A root shell on a guest's serial console, as `hotvirt console` has it; and its log."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import aiohttp
+
+from hotvirt.api.resources import VMIS
+from hotvirt.kube.client import Client
+from hotvirt.kube.config import load_kubeconfig
+
+from .conftest import Up
+
+WITHIN = 90.0
+PASSWORD = "hotvirt"
+PROMPT = r"# (?:\x1b\[6n)?$"
+"""busybox asks the terminal where its cursor is."""
+
+
+def in_guest(up: Up, namespace: str, name: str, command: str) -> str:
+    """What the command printed on the guest's console."""
+    return asyncio.run(_run(up, namespace, name, command))
+
+
+async def _run(up: Up, namespace: str, name: str, command: str) -> str:
+    path = VMIS.path(namespace, name, "console").replace("kubevirt.io", "subresources.kubevirt.io", 1)
+    async with Client(load_kubeconfig(up.kubeconfig)) as client, asyncio.timeout(WITHIN):
+        socket = await client.connect_ws(path, ("plain.kubevirt.io",))
+        try:
+            shell = _Shell(socket)
+            await shell.log_in()
+            return await shell.run(command)
+        finally:
+            await socket.close()
+
+
+class _Shell:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._seen = ""
+
+    async def log_in(self) -> None:
+        prompt = ""
+        while not prompt:
+            # A guest that is still booting throws away what is typed: type again.
+            await self._type("\r")
+            prompt = await self._expect(rf"login: $|{PROMPT}", within=3.0)
+        if "login" in prompt:
+            await self._type("root\r")
+            await self._expect("assword: ")
+            await self._type(f"{PASSWORD}\r")
+            await self._expect(PROMPT)
+
+    async def run(self, command: str) -> str:
+        # The words are put together by the shell, so that the echo of what is typed does not have them.
+        await self._type(f"printf 'BE%s\\n' GIN; {command}; printf 'E%s\\n' ND\r")
+        await self._expect("BEGIN\r?\n")
+        printed = await self._expect("(?s).*?END\r?\n")
+        await self._type("exit\r")
+        return re.sub(r"END\r?\n$", "", printed).replace("\r\n", "\n").strip()
+
+    async def _type(self, text: str) -> None:
+        await self._socket.send_bytes(text.encode())
+
+    async def _expect(self, pattern: str, within: float | None = None) -> str:
+        """The text up to the pattern, with it; empty when it does not come in time."""
+        try:
+            async with asyncio.timeout(within):
+                while not (match := re.search(pattern, self._seen)):
+                    message = await self._socket.receive()
+                    if message.type is not aiohttp.WSMsgType.BINARY:
+                        raise AssertionError(f"the console ended before {pattern!r}: {self._seen[-500:]!r}")
+                    self._seen += message.data.decode(errors="replace")
+        except TimeoutError:
+            return ""
+        except asyncio.CancelledError:
+            print(f"{pattern!r} did not come; this did: {self._seen[-500:]!r}")
+            raise
+        self._seen = self._seen[match.end() :]
+        return match.group(0)
+
+
+def console_log(up: Up, namespace: str, name: str) -> str:
+    selector = f"vm.kubevirt.io/name={name}"
+    return up.kubectl("logs", "-n", namespace, "-l", selector, "-c", "guest-console-log", "--tail=-1")
+
+
+def wait_for(up: Up, namespace: str, what: str, condition: str, within: int = 180) -> None:
+    """`kubectl wait`, as a user does it."""
+    up.kubectl(
+        "wait", "-n", namespace, what, f"--for={condition}", f"--timeout={within}s", timeout=within + 20
+    )
+
+
+def wait_for_status(up: Up, namespace: str, name: str, word: str, within: int = 180) -> None:
+    wait_for(up, namespace, f"vm/{name}", f"jsonpath={{.status.printableStatus}}={word}", within)
+
+
+def vmi_of(up: Up, namespace: str, name: str) -> dict[str, Any]:
+    return up.get("vmi", name, "-n", namespace)
+
+
+def boot_id(up: Up, namespace: str, name: str) -> str:
+    found = vmi_of(up, namespace, name)["status"]["hotvirt"]["bootId"]
+    assert found
+    return str(found)
