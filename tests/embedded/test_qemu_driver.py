@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -213,6 +214,36 @@ async def test_a_guest_without_an_agent_ends_in_a_true_status(tmp_path: Path) ->
             with pytest.raises(MachineGone):
                 await running.observe()
         assert await asyncio.to_thread(launched.logger.wait, 10) == 0
+    finally:
+        launched.kill()
+
+
+async def test_every_kind_of_device_is_one_that_qemu_knows(tmp_path: Path) -> None:
+    def disk(name: str, **changes: Any) -> Disk:
+        return Disk(name=name, source=Source(kind="emptyDisk", volume=name, capacity=MIB), **changes)
+
+    disks = [disk(f"virtio{number}") for number in range(12)]
+    disks += [
+        disk("scsi", bus="scsi", serial="a serial, with a comma"),
+        disk("sata", bus="sata", shareable=True),
+    ]
+    disks += [disk("cd", kind="cdrom", bus="scsi"), disk("sata-cd", kind="cdrom", bus="sata")]
+    disks += [Disk(name="empty", kind="cdrom", bus="sata"), disk("through", cache="writethrough")]
+    described = machine(
+        cpu=Cpu(sockets=2, cores=2, threads=2, max_sockets=3, model="Haswell"),
+        memory=Memory(boot=128 * MIB, region=256 * MIB, plugged=128 * MIB),
+        disks=tuple(disks),
+        interfaces=(Interface(name="default", mac="02:00:00:00:77:02", model="e1000"),),
+        paused=True,
+    )
+    launched = Launched(tmp_path, described)
+    try:
+        launched.hand_over({"kind": "user", "address": ADDRESS})
+        async with connected(launched) as running:
+            seen = await running.observe()
+        assert (seen.status, seen.detail) == (Status.PAUSED, "prelaunch")
+        assert (seen.plugged, len(seen.vcpus)) == (8, 12)
+        assert seen.memory.requested == 128 * MIB
     finally:
         launched.kill()
 

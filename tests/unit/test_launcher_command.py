@@ -28,7 +28,13 @@ CARD = Interface(
 )
 
 
-def argv(files: Files | None = None, accel: str = "tcg", network: Any = None, **changes: Any) -> list[str]:
+def argv(
+    files: Files | None = None,
+    accel: str = "tcg",
+    network: Any = None,
+    version: tuple[int, ...] = (),
+    **changes: Any,
+) -> list[str]:
     settings: dict[str, Any] = {
         "name": "vm",
         "namespace": "ns",
@@ -38,7 +44,8 @@ def argv(files: Files | None = None, accel: str = "tcg", network: Any = None, **
         "memory": Memory(boot=256 * MIB),
     }
     machine = Machine(**(settings | changes))
-    return command.argv(machine, accel=accel, network=network or {"kind": "none"}, files=files or Files())
+    network = network or {"kind": "none"}
+    return command.argv(machine, accel=accel, network=network, files=files or Files(), version=version)
 
 
 def values(line: list[str], option: str) -> list[str]:
@@ -198,6 +205,11 @@ def test_sockets_are_short_relative_names_and_two_monitors_listen() -> None:
     assert paths == ["qmp.sock", "stop.sock", "agent.sock", "serial.sock"]
     assert values(line, "-mon") == ["chardev=qmp,mode=control", "chardev=stop,mode=control"]
     assert not [value for value in values(argv(serial_console=False), "-chardev") if "serial.sock" in value]
+
+
+def test_the_serial_port_connects_again_in_the_words_of_the_version() -> None:
+    assert any("reconnect=1" in value for value in values(argv(), "-chardev"))
+    assert any("reconnect-ms=1000" in value for value in values(argv(version=(10, 0, 2)), "-chardev"))
 
 
 def test_the_sandbox_is_always_on() -> None:

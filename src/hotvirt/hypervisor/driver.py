@@ -49,6 +49,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
 
     accel: str
     network: dict[str, object]
+    version: tuple[int, ...] = ()
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +97,7 @@ class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
+    detail: str = ""  # the hypervisor's own word for it
     vcpus: tuple[Slot, ...]
     memory: MemoryView
     agent_connected: bool
@@ -156,6 +158,9 @@ class Driver(Protocol):
 
     async def accelerator(self) -> str:
         """`kvm` where a guest really starts, else `tcg`."""
+
+    async def version(self) -> tuple[int, ...]:
+        """Of the hypervisor that is installed here."""
 
     def argv(self, machine: Machine, handover: Handover, files: Files) -> list[str]: ...
 

@@ -38,6 +38,9 @@ class InstantDriver:
     async def accelerator(self) -> str:
         return "kvm"
 
+    async def version(self) -> tuple[int, ...]:
+        return (1,)
+
     def argv(self, machine: Machine, handover: Handover, files: Files) -> list[str]:
         return ["true"]
 

@@ -120,8 +120,8 @@ def _ready_to_start() -> list[str]:
     listener.close()
     network = _network(dict(handover.get("network") or {"kind": "none"}), descriptors, machine)
     accel = str(handover.get("accel", "tcg"))
-    qemu = str(handover.get("qemu") or command.QEMU)
-    argv = command.argv(machine, accel=accel, network=network, files=files, qemu=qemu)
+    version = tuple(int(part) for part in handover.get("version") or ())
+    argv = command.argv(machine, accel=accel, network=network, files=files, version=version)
     _write_record(record | {"accel": accel, "network": network, "argv": argv, "notes": files.notes})
     if machine.serial_console:
         _await_console()
@@ -177,7 +177,8 @@ def _network(network: dict[str, Any], descriptors: list[int], machine: Machine) 
 def start_passt(network: dict[str, Any]) -> None:
     """passt goes to the background when its socket is there, and ends with the hypervisor (--one-off)."""
     _forget(command.PASST_SOCKET)
-    argv = ["passt", "--quiet", "--one-off", "--socket", f"{os.getcwd()}/{command.PASST_SOCKET}"]
+    # A relative name, as for the other sockets: a path longer than 107 bytes would be cut, without a word.
+    argv = ["passt", "--quiet", "--one-off", "--socket", command.PASST_SOCKET]
     argv += [
         "--address",
         command.GUEST_ADDRESS,

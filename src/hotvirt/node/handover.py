@@ -54,7 +54,8 @@ async def hand_over(folder: int, driver: Driver, machine: Machine, address: str)
         if uid != owner:
             raise HandoverError(f"{LAUNCHER_SOCKET} belongs to user {owner} and user {uid} listens on it")
         given = await _network_for(pid, machine, address, record, accel, descriptors)
-        message = json.dumps({"accel": accel, "network": given.network}).encode() + b"\n"
+        version = await driver.version()
+        message = json.dumps({"accel": accel, "network": given.network, "version": version}).encode() + b"\n"
         # A few hundred bytes into an empty socket: it cannot block.
         socket.send_fds(connection, [message], descriptors)
         return given

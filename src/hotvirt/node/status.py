@@ -145,9 +145,7 @@ def _conditions(vmi: VirtualMachineInstance, seen: Seen) -> list[Condition]:
     else:
         conditions = remove(conditions, AGENT_CONNECTED)
     if seen.observed.status is Status.PAUSED:
-        present.append(
-            Condition(type=PAUSED, status=TRUE, reason="PausedByUser", message="VMI was paused by user")
-        )
+        present.append(_paused(seen.observed))
     else:
         conditions = remove(conditions, PAUSED)
     for condition in present:
@@ -155,6 +153,17 @@ def _conditions(vmi: VirtualMachineInstance, seen: Seen) -> list[Condition]:
             conditions, msgspec.structs.replace(condition, observed_generation=generation)
         )
     return conditions
+
+
+def _paused(observed: Observed) -> Condition:
+    if observed.detail == "io-error":
+        return Condition(
+            type=PAUSED,
+            status=TRUE,
+            reason="PausedIOError",
+            message="A disk failed or is full: the machine waits. Make room and unpause it.",
+        )
+    return Condition(type=PAUSED, status=TRUE, reason="PausedByUser", message="VMI was paused by user")
 
 
 def _software_emulation(seen: Seen) -> Condition:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 
-from hotvirt.hypervisor.qemu.command import QEMU
+from hotvirt.hypervisor.qemu.command import OLDEST, QEMU
 
 DEADLINE = 2.5
 KVM, TCG = "kvm", "tcg"
@@ -39,6 +40,7 @@ _ROM_SIZE = 65536
 _RESET_VECTOR = b"\xea\x00\x00\x00\xf0"  # ljmp $0xf000,$0
 
 _known: str | None = None
+_version: tuple[int, ...] | None = None
 _lock = asyncio.Lock()
 
 
@@ -49,6 +51,19 @@ async def accelerator() -> str:
         if _known is None:
             _known = _remembered() or await _find_out()
         return _known
+
+
+async def qemu_version() -> tuple[int, ...]:
+    """(7, 2, 22), say; the oldest that we support where it cannot be found out."""
+    global _version
+    if _version is None:
+        process = await asyncio.create_subprocess_exec(
+            QEMU, "--version", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+        text, _ = await process.communicate()
+        found = re.search(rb"version (\d+)\.(\d+)\.(\d+)", text)
+        _version = tuple(int(part) for part in found.groups()) if found else OLDEST
+    return _version
 
 
 async def _find_out() -> str:

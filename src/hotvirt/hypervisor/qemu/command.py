@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from hotvirt.plan.machine import Cpu, Disk, Interface, Machine
 
 QEMU = "qemu-system-x86_64"
+OLDEST = (7, 2, 0)
+RECONNECT_MS = (9, 2)  # the option's new name; the old one goes away some day
 TCG_BUFFER_MIB = 64
 FREE_ROOT_PORTS = 8
 SATA_PORTS = 6
@@ -65,7 +67,7 @@ def argv(
     accel: str,
     network: dict[str, object],
     files: Files,
-    qemu: str = QEMU,
+    version: tuple[int, ...] = (),
 ) -> list[str]:
     """`network` is the hand-over's: kind tap (fd, vhostfd), passt, user (address, ports) or none."""
     ports = _RootPorts()
@@ -78,7 +80,7 @@ def argv(
     for _ in range(FREE_ROOT_PORTS):
         ports.new("free")
     return [
-        qemu,
+        QEMU,
         *("-name", f"guest={_escape(machine.namespace)}/{_escape(machine.name)},debug-threads=on"),
         *("-nodefaults", "-no-user-config", "-display", "none"),
         *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
@@ -93,7 +95,7 @@ def argv(
         *("-smbios", _smbios(machine)),
         *_monitors(),
         *ports.argv,
-        *_channels(machine),
+        *_channels(machine, version or OLDEST),
         *devices,
         *_kernel(machine, files),
         *(("-S",) if machine.paused else ()),
@@ -186,13 +188,14 @@ def _monitors() -> list[str]:
     return out
 
 
-def _channels(machine: Machine) -> list[str]:
+def _channels(machine: Machine, version: tuple[int, ...]) -> list[str]:
     out = ["-chardev", f"socket,id=agent,path={AGENT_SOCKET},server=on,wait=off"]
     out += ["-device", "virtio-serial-pci,id=serial-bus0,bus=pcie.0,addr=0x3"]
     out += ["-device", f"virtserialport,id={AGENT_PORT},chardev=agent,name=org.qemu.guest_agent.0"]
     if machine.serial_console:
         # The log process listens and QEMU connects again by itself, so that either may come and go.
-        out += ["-chardev", f"socket,id=serial0,path={SERIAL_SOCKET},server=off,reconnect=1"]
+        again = "reconnect-ms=1000" if version >= RECONNECT_MS else "reconnect=1"
+        out += ["-chardev", f"socket,id=serial0,path={SERIAL_SOCKET},server=off,{again}"]
         out += ["-device", "isa-serial,chardev=serial0"]
     if machine.rng:
         out += ["-object", "rng-random,id=rng0,filename=/dev/urandom"]

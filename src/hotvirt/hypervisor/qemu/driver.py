@@ -60,8 +60,13 @@ class QemuDriver:
     async def accelerator(self) -> str:
         return await accel.accelerator()
 
+    async def version(self) -> tuple[int, ...]:
+        return await accel.qemu_version()
+
     def argv(self, machine: Machine, handover: Handover, files: Files) -> list[str]:
-        return command.argv(machine, accel=handover.accel, network=handover.network, files=files)
+        return command.argv(
+            machine, accel=handover.accel, network=handover.network, files=files, version=handover.version
+        )
 
     async def begin(self, run_dir_fd: int, machine: Machine) -> None:
         raise DriverError("QEMU is begun by the launcher, with a hand-over")
@@ -161,6 +166,7 @@ class QemuMachine:
         connected = self._last_guest is not None if status is Status.RUNNING else self._agent_open
         return Observed(
             status=status,
+            detail=str(state.get("status"))[:64],
             vcpus=tuple(slot for slot, _ in slots),
             memory=memory,
             agent_connected=connected,
