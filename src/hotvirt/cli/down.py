@@ -116,28 +116,37 @@ def stop_guests(folder: StateDir) -> int:
     from .api import cli_error
 
     api = api_of(folder)
+    closed: list[str] = []
     try:
-        close_nodes(api)
+        for name in open_nodes(api):
+            set_closed(api, name, True)
+            closed.append(name)
         for vmi in api.get(VMIS)["items"]:
             if (vmi.get("status") or {}).get("phase") in ("Running", "Scheduled", "Scheduling"):
                 delete(api, vmi)
         wait_until_gone(api)
     except ApiError as error:
         raise cli_error(error) from error
+    except KeyboardInterrupt:
+        # Who changes their mind has VMs that may start again.
+        for name in closed:
+            set_closed(api, name, False)
+        raise
     return 0
 
 
-def close_nodes(api: Api) -> None:
-    """As `kubectl cordon`: a VM that starts anew meanwhile waits for the next `up`, which opens them."""
+def open_nodes(api: Api) -> list[str]:
+    nodes = api.get(NODES)["items"]
+    return [node["metadata"]["name"] for node in nodes if not (node.get("spec") or {}).get("unschedulable")]
+
+
+def set_closed(api: Api, node: str, closed: bool) -> None:
+    """As `kubectl cordon`: a VM that starts anew meanwhile waits for the next `up`, which opens the node."""
     from hotvirt.embedded.preflight import ANNOTATION_CLOSED
 
-    for node in api.get(NODES)["items"]:
-        if not (node.get("spec") or {}).get("unschedulable"):
-            patch = {
-                "metadata": {"annotations": {ANNOTATION_CLOSED: "true"}},
-                "spec": {"unschedulable": True},
-            }
-            api.request("PATCH", f"{NODES}/{node['metadata']['name']}", patch, content_type=MERGE)
+    annotations = {ANNOTATION_CLOSED: "true" if closed else None}
+    patch = {"metadata": {"annotations": annotations}, "spec": {"unschedulable": closed or None}}
+    api.request("PATCH", f"{NODES}/{node}", patch, content_type=MERGE)
 
 
 def delete(api: Api, vmi: dict[str, Any]) -> None:

@@ -85,7 +85,7 @@ def run(arguments: list[str], name: str = "hotvirt") -> int:
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else name
         return complain(f"{error.format_message().rstrip('.')}. See: {command} --help", USAGE)
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         return complain("Interrupted.", INTERRUPTED)
     except click.ClickException as error:
         return complain(error.format_message(), error.exit_code)

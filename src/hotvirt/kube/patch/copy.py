@@ -1,4 +1,4 @@
-"""A copy of JSON values, by way of JSON: six times as fast as `copy.deepcopy`, which tracks shared objects."""
+"""A copy of JSON values, by way of JSON: 6 times as fast as `copy.deepcopy`, which tracks shared objects."""
 
 from __future__ import annotations
 
