@@ -321,7 +321,7 @@ def _interfaces(machine: Machine, network: dict[str, object], ports: _RootPorts,
     else:
         raise CommandError(f"a network of kind {kind!r} is not known: use tap, passt, user or none")
     if interface.model in ("virtio", ""):
-        device = f"virtio-net-pci,bus={ports.new('nic')}"
+        device = f"virtio-net-pci,bus={ports.new('nic-port')}"
     else:  # conventional PCI cards cannot sit on a root port
         device = f"{_escape(interface.model)},bus=pcie.0"
     device += f",netdev=net0,id=nic0,mac={interface.mac}"
