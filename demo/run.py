@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hotvirt.api.kubevirt import VirtualMachineInstance
-from hotvirt.api.resources import EVENTS, VMIS, VMS
+from hotvirt.api.resources import EVENTS, PODS, VMIS, VMS
 from hotvirt.kube.client import Client
 from hotvirt.kube.config import load_kubeconfig
 from hotvirt.kube.errors import ApiError
@@ -37,6 +37,7 @@ HOTVIRT = Path(sys.executable).with_name("hotvirt")
 MANIFEST = REPOSITORY / "examples/01-first-vm.yaml"
 IMAGE = "hotvirt/demo-guest:latest"
 NAMESPACE = "default"
+GUEST_PORT = 8080  # not 80: without root, low ports of the guest are not reachable
 BOOT_LIMIT = 300.0
 RESIZE_LIMIT = 120.0
 STARTED = time.monotonic()
@@ -146,7 +147,9 @@ class Watcher:
                     if vmi and true(vmi):
                         return vmi
                     if vmi and vmi.status.phase == "Failed":
-                        raise DemoFailed(f"the machine failed: {vmi.status.reason or 'see the log below'}")
+                        raise DemoFailed(
+                            f"the machine failed: {vmi.status.reason or 'what it said stands below'}"
+                        )
                     await self._changed.wait()
         except TimeoutError:
             raise DemoFailed(f"{what} did not come within {seconds:.0f} s") from None
@@ -158,7 +161,7 @@ async def ask_guest(address: str) -> Facts:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
         while True:
             try:
-                async with session.get(f"http://{address}/cgi-bin/facts") as answer:
+                async with session.get(f"http://{address}:{GUEST_PORT}/cgi-bin/facts") as answer:
                     answer.raise_for_status()
                     return msgspec.json.decode(await answer.read(), type=Facts)
             except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
@@ -208,7 +211,8 @@ async def grow(state: Path) -> tuple[Facts, Facts, str, float]:
             say(f"the guest sees {after.cpus_online} vCPUs, {took:.1f} s after the patch")
             return before, after, vmi.status.hotvirt.accelerator, took
         except DemoFailed:
-            await show_trouble(client)
+            with contextlib.suppress(ApiError):  # it is the demo's failure that counts
+                await show_trouble(client)
             raise
         finally:
             informer.cancel()
@@ -217,9 +221,14 @@ async def grow(state: Path) -> tuple[Facts, Facts, str, float]:
 
 
 async def show_trouble(client: Client) -> None:
-    """What the parts have complained about, as `kubectl get events` shows it."""
+    """What the parts have complained about, and what the hypervisor said."""
     for event in (await client.list(EVENTS, NAMESPACE, field_selector="type=Warning")).items:
         print(f"event: {event.get('reason')}: {event.get('message')}", file=sys.stderr)
+    for pod in (await client.list(PODS, NAMESPACE)).items:
+        name = pod["metadata"]["name"]
+        log = client.lines("GET", PODS.path(NAMESPACE, name, "log"), params={"container": "compute"})
+        async for line in log:
+            print(f"{name}: {line.decode(errors='replace')}", file=sys.stderr)
 
 
 def show(before: Facts, after: Facts, accelerator: str, took: float) -> None:
