@@ -1,7 +1,7 @@
 """The embedded API: writes, gets, a list of 10,000, fan-out to 100 watches, memory. Run it with `make bench`.
 
-Figures of one machine say little, so each stands beside what the machine can do at best in the same run: SQLite's
-own commits, and an aiohttp handler that does nothing. The table goes to the terminal, everything to
+Figures of one machine say little, so each stands beside what the machine can do at best in the same run:
+SQLite's own commits, and an aiohttp handler that does nothing. The table goes to the terminal, everything to
 `bench/out/api.json`.
 """
 

@@ -102,9 +102,13 @@ class Node:
         self.one_of = [Node(one) for one in schema.get("oneOf") or []]
         self.negated = Node(schema["not"]) if isinstance(schema.get("not"), dict) else None
         # What the walks ask at every step, worked out once.
-        self.defaults = [(name, one.default) for name, one in self.props.items() if one.default is not MISSING]
+        self.defaults = [
+            (name, one.default) for name, one in self.props.items() if one.default is not MISSING
+        ]
         self.python_types = (int, str) if self.int_or_string else _PYTHON_TYPES.get(self.type, ())
-        self.plain = bool(self.python_types) and schema.keys() <= _PLAIN and self.type not in ("object", "array")
+        self.plain = (
+            bool(self.python_types) and schema.keys() <= _PLAIN and self.type not in ("object", "array")
+        )
         """A value of the right type needs no further look."""
 
 

@@ -30,6 +30,8 @@ from .negotiate import negotiate
 from .store import Store
 from .subresources import NodeLogs
 
+USER = web.RequestKey("user", User)
+CALL = web.RequestKey("call", Call)
 AGGREGATED = "/apis/subresources.kubevirt.io"
 COMPACT_EVERY = 60.0
 KUBERNETES = "v1.37.1"
@@ -128,7 +130,7 @@ class ApiServer:
         response: web.StreamResponse | None = None
         try:
             user = auth.impersonate(request, auth.authenticate(request, self._pki))
-            request["user"] = user
+            request[USER] = user
             if request.path.startswith(AGGREGATED) and not auth.allowed_everything(user):
                 raise auth.forbidden_path(user, request.method, request.path)
             response = await handler(request)
@@ -148,24 +150,24 @@ class ApiServer:
             logger.exception("%s %s failed", request.method, request.path)
             response = refusal(internal("an unexpected error; the log has the details"))
         finally:
-            call: Call | None = request.get("call")
+            call = request.get(CALL)
             self.metrics.observe(
                 call, request.method, response.status if response else 499, time.perf_counter() - started
             )
             if call is not None:
                 self.audit.request(call, response.status if response else 499)
-        if (call := request.get("call")) is not None and call.warnings and not response.prepared:
+        if (call := request.get(CALL)) is not None and call.warnings and not response.prepared:
             for warning in call.warnings:
                 response.headers.add("Warning", _warning(warning))
         return response
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
-        user: User = request["user"]
+        user = request[USER]
         path = request.path
         prefix = 2 if path.startswith("/api/") else 3 if path.startswith("/apis/") else 0
         if prefix and path.count("/") > prefix and not path.endswith("/"):
             call = self.api.parse(request, user)
-            request["call"] = call
+            request[CALL] = call
             return sent(await self.api.answer(call))
         if not auth.may_read_path(user, path.rstrip("/") or "/"):
             raise auth.forbidden_path(user, request.method, path)

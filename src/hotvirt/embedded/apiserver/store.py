@@ -416,7 +416,7 @@ class Store:
             collection.remove(entry.key[1:])
         else:
             collection.put(entry)
-        self.revision = entry.rev
+        self.revision = max(self.revision, entry.rev)  # the rows of the newest may be gone already
         if entry.rev > self.compacted:
             self.window.append(change)
 

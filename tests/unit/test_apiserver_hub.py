@@ -1,0 +1,99 @@
+"""Watches: who hears of what, in which words."""
+
+from __future__ import annotations
+
+from hotvirt.embedded.apiserver.hub import Hub, Watch, with_revision
+from hotvirt.embedded.apiserver.store import ADDED, DELETED, MODIFIED, Change, Entry
+
+
+def entry(name: str, revision: int, colour: str = "", namespace: str = "ns") -> Entry:
+    data = b'{"metadata":{"name":"%s","resourceVersion":"%d","labels":{"colour":"%s"}}}'
+    return Entry(("things", namespace, name), revision, data % (name.encode(), revision, colour.encode()))
+
+
+def render(type_: str, one: Entry) -> bytes:
+    return f"{type_} {one.name} {one.labels.get('colour')}@{one.rev};".encode()
+
+
+def watch(match: bool = True, namespace: str = "", backlog: int = 100) -> Watch:
+    red = (lambda one: one.labels.get("colour") == "red") if match else None
+    return Watch("things", namespace, red, "form", render, backlog)
+
+
+async def heard(one: Watch) -> str:
+    return (await one.take(0)).decode()
+
+
+async def test_an_object_that_comes_into_the_selection_is_added() -> None:
+    one = watch()
+    one.offer(Change(MODIFIED, entry("a", 1, "blue"), entry("a", 2, "red"), 0))
+    assert await heard(one) == "ADDED a red@2;"
+
+
+async def test_an_object_that_leaves_it_is_deleted_as_it_was() -> None:
+    one = watch()
+    one.offer(Change(MODIFIED, entry("a", 1, "red"), entry("a", 2, "blue"), 0))
+    assert await heard(one) == "DELETED a red@2;"
+
+
+async def test_inside_it_changes_are_changes() -> None:
+    one = watch()
+    one.offer(Change(ADDED, None, entry("a", 1, "red"), 0))
+    one.offer(Change(MODIFIED, entry("a", 1, "red"), entry("a", 2, "red"), 0))
+    one.offer(Change(DELETED, entry("a", 2, "red"), entry("a", 3, "red"), 0))
+    assert await heard(one) == "ADDED a red@1;MODIFIED a red@2;DELETED a red@3;"
+
+
+async def test_outside_of_it_nothing_is_heard() -> None:
+    one = watch()
+    one.offer(Change(ADDED, None, entry("a", 1, "blue"), 0))
+    one.offer(Change(MODIFIED, entry("a", 1, "blue"), entry("a", 2, "green"), 0))
+    one.offer(Change(DELETED, entry("a", 2, "green"), entry("a", 3, "green"), 0))
+    assert await heard(one) == ""
+
+
+async def test_another_namespace_is_not_heard() -> None:
+    one = watch(match=False, namespace="mine")
+    one.offer(Change(ADDED, None, entry("a", 1, namespace="other"), 0))
+    one.offer(Change(ADDED, None, entry("b", 2, namespace="mine"), 0))
+    assert await heard(one) == "ADDED b @2;"
+
+
+async def test_each_event_is_rendered_once_for_all() -> None:
+    times = 0
+
+    def counted(type_: str, one: Entry) -> bytes:
+        nonlocal times
+        times += 1
+        return b"x"
+
+    hub = Hub()
+    watches = [Watch("things", "", None, "form", counted) for _ in range(5)]
+    for one in watches:
+        hub.add(one)
+    hub.publish(Change(ADDED, None, entry("a", 1), 0))
+    assert [await heard(one) for one in watches] == ["x"] * 5
+    assert times == 1
+
+
+async def test_who_is_too_slow_is_closed() -> None:
+    hub, slow = Hub(), watch(match=False, backlog=3)
+    hub.add(slow)
+    for revision in range(1, 6):
+        hub.publish(Change(ADDED, None, entry(f"n{revision}", revision), 0))
+    assert slow.closed
+    assert (await heard(slow)).count(";") == 3, "what it had taken before is still sent"
+
+
+async def test_a_closed_hub_ends_all_watches_now_and_later() -> None:
+    hub, now, later = Hub(), watch(), watch()
+    hub.add(now)
+    hub.close()
+    hub.add(later)
+    assert now.closed
+    assert later.closed
+    assert await heard(now) == ""
+
+
+def test_the_object_that_leaves_has_the_revision_of_its_leaving() -> None:
+    assert b'"resourceVersion":"7"' in with_revision(entry("a", 3), 7).data
