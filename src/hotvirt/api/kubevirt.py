@@ -324,6 +324,14 @@ class HotvirtMemory(Struct, frozen=True):
     online: int = 0
 
 
+class Obstacle(Struct, frozen=True):
+    """Why the guest does not have what it was asked to take or give back (node agent)."""
+
+    resource: str = ""
+    reason: str = ""
+    message: str = ""
+
+
 class HotvirtStatus(Struct, frozen=True):
     """What Hotvirt says beyond KubeVirt's fields.
 
@@ -341,6 +349,8 @@ class HotvirtStatus(Struct, frozen=True):
     hypervisor: str = ""
     guest_mem_total: Quantity | None = None
     change: SizeChange | None = None
+    obstacles: tuple[Obstacle, ...] = ()
+    settled_generation: int = 0
 
 
 class VMIStatus(Struct, frozen=True):
