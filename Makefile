@@ -8,7 +8,8 @@ BIN := .venv/bin
 TIERS := unit guest conformance kubectl embedded faults
 PYTEST := $(BIN)/pytest
 SOURCES := src tests demo bench hack
-# kubectl and the real API server, as hack/kube/build prints them; asked for only by the tiers that use them
+SOAK ?= 1000
+# the tiers that need kubectl or the real API server
 KUBE_TIERS := conformance kubectl embedded faults
 
 .PHONY: help demo test $(TIERS:%=test-%) lint format bench soak crds lock setup clean
@@ -47,6 +48,13 @@ lint: setup ## ruff, mypy and the import contracts
 format: setup ## put the sources into ruff's format
 	@$(BIN)/ruff check --quiet --fix $(SOURCES)
 	@$(BIN)/ruff format --quiet $(SOURCES)
+
+bench: setup ## measure the embedded API; JSON in bench/out/
+	@$(BIN)/python -m bench.api
+
+soak: ## the fault tests with 1,000 kills instead of 10 (hours); SOAK=N for another count
+	@hack/setup test
+	@HOTVIRT_SOAK=$(SOAK) $(PYTEST) --timeout 0 tests/faults
 
 crds: setup ## generate deploy/crds again
 	@$(BIN)/python -m hotvirt.api.crd deploy/crds > /dev/null
