@@ -116,6 +116,10 @@ class Relay:
     def _machine_ended(self) -> None:
         self._poll.unregister(self._ended_reader)
         self._ended = True
+        waiting = select.poll()
+        waiting.register(self._serial_listener, select.POLLIN)
+        if waiting.poll(0):  # it came and went before we had a look: its last words are still to be read
+            self._accept_serial()
         try:
             with open(ENDED_FILE, "rb") as file:
                 self._log.put(b"hotvirt: the machine could not be started: " + file.read(_CHUNK))

@@ -34,6 +34,7 @@ from hotvirt.node.network import NetworkError
 from hotvirt.node.requests import carry_out
 from hotvirt.node.status import Seen, current_topology, vmi_status
 from hotvirt.plan.config import ClusterConfig, cluster_config
+from hotvirt.plan.instance import compute_status
 from hotvirt.plan.machine import MachineError, machine_for
 from hotvirt.plan.podresize import actual_size, covers, size_of
 from hotvirt.plan.resources import pod_resources
@@ -262,4 +263,6 @@ def _owner_key(pod: Pod) -> Iterable[Key]:
 
 
 def _has_ended(pod: Pod) -> bool:
-    return pod.status.phase in FINAL_PHASES
+    """The Pod may outlive its machine by what its other container still has to write."""
+    compute = compute_status(pod)
+    return pod.status.phase in FINAL_PHASES or (compute is not None and compute.state.terminated is not None)

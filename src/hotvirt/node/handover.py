@@ -53,7 +53,7 @@ async def hand_over(folder: int, driver: Driver, machine: Machine, address: str)
         owner = os.stat(LAUNCHER_SOCKET, dir_fd=folder, follow_symlinks=False).st_uid
         if uid != owner:
             raise HandoverError(f"{LAUNCHER_SOCKET} belongs to user {owner} and user {uid} listens on it")
-        given = await _network_for(pid, machine, address, record, accel, descriptors)
+        given = await _network_for(connection, pid, machine, address, record, accel, descriptors)
         version = await driver.version()
         message = json.dumps({"accel": accel, "network": given.network, "version": version}).encode() + b"\n"
         # A few hundred bytes into an empty socket: it cannot block.
@@ -66,12 +66,23 @@ async def hand_over(folder: int, driver: Driver, machine: Machine, address: str)
 
 
 async def _network_for(
-    pid: int, machine: Machine, address: str, record: dict[str, Any], accel: str, descriptors: list[int]
+    connection: socket.socket,
+    pid: int,
+    machine: Machine,
+    address: str,
+    record: dict[str, Any],
+    accel: str,
+    descriptors: list[int],
 ) -> Given:
     if not machine.interfaces:
         return Given(accel, {"kind": "none"})
     card = machine.interfaces[0]
     namespace = network.open_namespace(pid)
+    if not _is_there(connection):
+        # Its process id may be somebody else's by now, and so may the namespace.
+        if namespace is not None:
+            os.close(namespace)
+        raise HandoverError("the launcher ended before it could be given a network")
     if namespace is None:
         return Given(accel, shared_network(card, address))
     try:
@@ -82,6 +93,17 @@ async def _network_for(
     if accel == "kvm" and os.access("/dev/vhost-net", os.R_OK | os.W_OK):
         descriptors.append(os.open("/dev/vhost-net", os.O_RDWR | os.O_CLOEXEC))
     return Given(accel, {"kind": "tap"}, made.dhcp, lease_for(machine, record, made.mtu))
+
+
+def _is_there(connection: socket.socket) -> bool:
+    """A launcher says nothing before it got its line: the only thing to read from it is its end."""
+    try:
+        connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def shared_network(card: Interface, address: str) -> dict[str, Any]:
