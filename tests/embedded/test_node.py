@@ -128,7 +128,7 @@ async def test_deleting_runs_prestop_then_sigterm_and_leaves_nothing(machine: On
     assert seen and seen[0] == "me\n"
     assert await follower == b"term\n"
     await machine.until_gone(PODS, "a")
-    assert namespace and namespace.namespace and not namespace.namespace.exists()
+    assert namespace and not (namespace.namespace and namespace.namespace.exists())
     assert not machine.node.runtime.cgroups.pids(running["metadata"]["uid"])
 
 
@@ -253,17 +253,18 @@ async def test_a_pod_that_went_meanwhile_is_ended(machine: OneMachine) -> None:
 
 async def test_the_address_of_the_pod_is_its_own(machine: OneMachine) -> None:
     serve = (
-        "exec python3 -c \"import socket\ns = socket.create_server(('', 80)); print('up', flush=True)\n"
-        "while True: c, a = s.accept(); c.sendall(b'hello'); c.close()\""
+        "exec python3 -c \"import os, socket\ns = socket.create_server((os.environ['IP'], 8080))\n"
+        "print('up', flush=True)\nwhile True: c, a = s.accept(); c.sendall(b'hello'); c.close()\""
     )
-    await machine.create(PODS, pod("a", serve))
+    env = [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    await machine.create(PODS, pod("a", serve, container={"env": env}))
     running = await machine.phase("a", "Running")
     assert machine.node
     async for chunk in machine.node.log(running["metadata"]["uid"], "compute", LogOptions(follow=True)):
         assert chunk == b"up\n"
         break
     address = running["status"]["podIP"]
-    reader, writer = await asyncio.open_connection(address, 80)
+    reader, writer = await asyncio.open_connection(address, 8080)
     assert await reader.read() == b"hello"
     writer.close()
     await machine.client.delete(PODS, "a", "default")

@@ -36,6 +36,12 @@ def cgroups(machine: OneMachine) -> Cgroups:
     return machine.node.runtime.cgroups
 
 
+def check_in_force(machine: OneMachine, expected: Limits, uid: str, container: str | None = None) -> None:
+    """In the cgroup itself; without the right to write cgroups there is none."""
+    usable = cgroups(machine).usable
+    assert cgroups(machine).read(uid, container) == (expected if usable else None)
+
+
 def sized(name: str, script: str, requests: Object, limits: Object | None = None) -> Object:
     resources: Object = {"requests": requests} | ({"limits": limits} if limits else {})
     return pod(name, script, container={"resources": resources})
@@ -83,10 +89,10 @@ async def test_grow_and_shrink_reach_the_cgroup_in_the_right_order(machine: OneM
 
     grown = await resize(machine, "a", *large)
     await settled(machine, "a", large[0])
-    assert cgroups(machine).read(uid, "compute") == Limits(0, 2000, 512 * MIB)
-    assert cgroups(machine).read(uid) == Limits(0, 2000, 512 * MIB)
+    check_in_force(machine, Limits(0, 2000, 512 * MIB), uid, "compute")
+    check_in_force(machine, Limits(0, 2000, 512 * MIB), uid)
     memory = [Path(w.cgroup).name for w in writes if w.file.startswith("memory")]
-    assert memory == [f"pod{uid}", "compute"]
+    assert memory == ([f"pod{uid}", "compute"] if cgroups(machine).usable else [])
     done = await machine.client.get(PODS, "a", "default")
     assert done["status"]["observedGeneration"] == grown["metadata"]["generation"]
     assert done["status"]["resources"]["limits"] == large[1]
@@ -94,9 +100,9 @@ async def test_grow_and_shrink_reach_the_cgroup_in_the_right_order(machine: OneM
     writes.clear()
     await resize(machine, "a", *small)
     await settled(machine, "a", small[0])
-    assert cgroups(machine).read(uid, "compute") == Limits(0, 500, 128 * MIB)
+    check_in_force(machine, Limits(0, 500, 128 * MIB), uid, "compute")
     memory = [Path(w.cgroup).name for w in writes if w.file.startswith("memory")]
-    assert memory == ["compute", f"pod{uid}"]
+    assert memory == (["compute", f"pod{uid}"] if cgroups(machine).usable else [])
 
 
 async def test_events_carry_the_sizes(machine: OneMachine) -> None:
@@ -158,6 +164,9 @@ async def test_memory_in_use_is_not_taken_away(machine: OneMachine) -> None:
     async for _ in machine.node.log(uid, "compute", LogOptions(follow=True)):
         break
     await resize(machine, "a", {"memory": "32Mi"}, {"memory": "64Mi"})
+    if not cgroups(machine).usable:
+        await settled(machine, "a", {"memory": "32Mi"})
+        return
     failing = await machine.until(
         PODS, "a", lambda obj: (c := condition(obj, "PodResizeInProgress")) and c.get("reason") == "Error"
     )
@@ -165,10 +174,10 @@ async def test_memory_in_use_is_not_taken_away(machine: OneMachine) -> None:
     assert problem and problem["message"].startswith("cannot decrease memory limits: ")
     assert 'container "compute" memory limit (67108864) below current usage' in problem["message"]
     assert actual(failing)["limits"] == {"memory": "256Mi"}
-    assert cgroups(machine).read(uid, "compute") == Limits(0, None, 256 * MIB)
+    check_in_force(machine, Limits(0, None, 256 * MIB), uid, "compute")
     await resize(machine, "a", {"memory": "32Mi"}, {"memory": "200Mi"})
     await settled(machine, "a", {"memory": "32Mi"})
-    assert cgroups(machine).read(uid, "compute") == Limits(0, None, 200 * MIB)
+    check_in_force(machine, Limits(0, None, 200 * MIB), uid, "compute")
 
 
 async def test_a_restarted_node_remembers_what_is_in_force(machine: OneMachine) -> None:
@@ -180,7 +189,7 @@ async def test_a_restarted_node_remembers_what_is_in_force(machine: OneMachine) 
     assert actual(before)["requests"] == {"cpu": "100m"}
     await machine.start_node()
     await settled(machine, "a", {"cpu": "300m"})
-    assert cgroups(machine).read(running["metadata"]["uid"], "compute") == Limits(0, 400, None)
+    check_in_force(machine, Limits(0, 400, None), running["metadata"]["uid"], "compute")
 
 
 async def test_ten_edits_end_with_the_last(machine: OneMachine) -> None:
@@ -189,4 +198,4 @@ async def test_ten_edits_end_with_the_last(machine: OneMachine) -> None:
     for number in range(1, 11):
         await resize(machine, "a", {"cpu": f"{number * 100 + 11}m"}, {"cpu": f"{number * 100 + 21}m"})
     await settled(machine, "a", {"cpu": "1011m"})
-    assert cgroups(machine).read(running["metadata"]["uid"], "compute") == Limits(0, 1021, None)
+    check_in_force(machine, Limits(0, 1021, None), running["metadata"]["uid"], "compute")
