@@ -125,6 +125,7 @@ async def test_a_start_that_fails_is_counted_and_the_next_waits(world):
     vm = await cluster.until(VMS, "one", lambda each: each["status"].get("startFailure"))
     failure = vm["status"]["startFailure"]
     assert failure["consecutiveFailCount"] == 1
+    assert "exit code 1" in await cluster.event(vm, "StartFailed")
     assert failure["retryAfterTimestamp"] > vm["metadata"]["creationTimestamp"]
     await cluster.gone(VMIS, "one")
     await cluster.until(VMS, "one", shows("CrashLoopBackOff"))

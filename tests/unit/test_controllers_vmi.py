@@ -126,6 +126,8 @@ async def test_the_end_of_the_machine_is_the_end_of_the_vmi(world, code, phase):
     await node.end("solo", code)
     vmi = await cluster.until(VMIS, "solo", in_phase(phase))
     assert condition(vmi, "Ready")["status"] == "False"
+    said = await cluster.event(vmi, "Stopped")
+    assert said.endswith("was shut down.") if code == 0 else f"exit code {code}" in said
 
 
 async def test_a_pod_that_vanishes_fails_the_vmi_and_is_not_made_again(world):

@@ -10,6 +10,7 @@ from hotvirt.api.kubevirt import VirtualMachineInstance, VMIStatus, Volume
 from hotvirt.plan.instance import (
     VolumesView,
     conditions_of,
+    last_words,
     phase_of,
     pod_problem,
     ready_of,
@@ -73,6 +74,14 @@ def test_every_phase_has_its_time_once():
     ]
     assert was_running(status)
     assert not was_running(VMIStatus())
+
+
+def test_the_last_words_say_why_the_machine_ended():
+    ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "qemu: no such device"}}
+    assert last_words(pod("Failed", ended)) == "It ended with exit code 1 (Error): qemu: no such device"
+    assert last_words(None) == "Its launcher Pod is gone."
+    evicted = codec.convert({"status": {"phase": "Failed", "reason": "Evicted", "message": "no memory"}}, Pod)
+    assert last_words(evicted) == "no memory"
 
 
 @pytest.mark.parametrize(

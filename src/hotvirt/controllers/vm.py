@@ -105,7 +105,10 @@ class VmReconciler:
         if vmi is not None and decision.action is Action.NOTHING and not vmi.metadata.deleting:
             vmi, causes = await self._live.sync(vm, vmi)
         new = self._status(vm, vmi, strategy, decision, failure, problem, causes)
+        known_failure = vm.status.start_failure
         vm = await write_status(self._client, VMS, vm, vm.status, new)
+        if failure is not None and vmi is not None and failure != known_failure:
+            self._recorder.event(vm, "Warning", "StartFailed", self._why_it_failed(vmi, failure))
         if decision.action is Action.STOP and vmi is not None:
             await self._stop(vm, vmi)
         return RETRY_START if problem is not None else decision.wait
@@ -191,6 +194,13 @@ class VmReconciler:
             consecutive_fail_count=count,
             last_failed_vmi_uid=vmi.metadata.uid,
             retry_after_timestamp=datetime.fromtimestamp(retry, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
+
+    def _why_it_failed(self, vmi: VirtualMachineInstance, failure: StartFailure) -> str:
+        return (
+            f"The machine ended before it ran, {failure.consecutive_fail_count} times in a row. "
+            f"{instance.last_words(self._caches.pod_of(vmi))} "
+            f"The next start is tried at {failure.retry_after_timestamp}."
         )
 
     def _backoff(self, failure: StartFailure | None) -> float:

@@ -26,7 +26,7 @@ from hotvirt.plan.instance import BEFORE_HANDOVER, FAILED_CREATE, Problem, Volum
 from hotvirt.plan.machine import MachineError
 from hotvirt.plan.pod import UNPAUSED_GATE, launcher_pod, pod_grace_period, pod_name
 from hotvirt.plan.revision import revision_name
-from hotvirt.plan.runstrategy import FINAL_PHASES, PENDING, RUNNING, SCHEDULED
+from hotvirt.plan.runstrategy import FINAL_PHASES, PENDING, RUNNING, SCHEDULED, SUCCEEDED
 from hotvirt.plan.status import PAUSED
 
 from .caches import Caches
@@ -164,6 +164,8 @@ class VmiReconciler:
         if pod is not None:
             new = _with_place(new, pod)
         vmi = await write_status(self._client, VMIS, vmi, old, new)
+        if phase in FINAL_PHASES and old.phase not in FINAL_PHASES:
+            self._tell_the_end(vmi, pod)
         if handed_over and pod is not None:
             self._recorder.event(
                 vmi,
@@ -172,6 +174,15 @@ class VmiReconciler:
                 f"Pod {pod.metadata.name} was handed over to the node {pod.spec.node_name}",
             )
         return vmi
+
+    def _tell_the_end(self, vmi: VirtualMachineInstance, pod: Pod | None) -> None:
+        if vmi.status.phase == SUCCEEDED:
+            self._recorder.event(vmi, "Normal", "Stopped", "The VirtualMachineInstance was shut down.")
+        elif vmi.metadata.deleting:
+            self._recorder.event(vmi, "Normal", "Stopped", "The VirtualMachineInstance was stopped by force.")
+        else:
+            message = f"The VirtualMachineInstance failed. {instance.last_words(pod)}"
+            self._recorder.event(vmi, "Warning", "Stopped", message)
 
     async def _label(self, vmi: VirtualMachineInstance, pod: Pod) -> VirtualMachineInstance:
         """The node agent finds its VMIs by this label: it stands before the phase that calls the agent."""

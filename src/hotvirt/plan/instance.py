@@ -121,6 +121,18 @@ def phase_of(current: str, pod: Pod | None) -> str:
     return SCHEDULED if runs and pod.spec.node_name else SCHEDULING
 
 
+def last_words(pod: Pod | None) -> str:
+    """Why the machine ended, as far as its Pod says; a sentence."""
+    if pod is None:
+        return "Its launcher Pod is gone."
+    compute = compute_status(pod)
+    ended = compute.state.terminated if compute is not None else None
+    if ended is None:
+        return pod.status.message or f"Its launcher Pod {pod.status.reason or 'ended'}."
+    said = f": {ended.message}" if ended.message else "."
+    return f"It ended with exit code {ended.exit_code} ({ended.reason or 'Error'}){said}"
+
+
 def with_phase(status: VMIStatus, phase: str, now: str) -> VMIStatus:
     """The status in that phase, with the time it got there."""
     if status.phase == phase:

@@ -156,6 +156,7 @@ def launcher_pod(
                 "resources": resources,
                 "volumeMounts": storage.mounts,
                 "volumeDevices": storage.devices,
+                "terminationMessagePolicy": "FallbackToLogsOnError",
                 "lifecycle": {"preStop": {"exec": {"command": ["hotvirt-launcher", "stop"]}}},
                 "securityContext": _container_security(),
             },

@@ -18,6 +18,7 @@ from .inotify import Inotify
 
 CURRENT = "0.log"
 OLDER = "0.log.1"
+LAST_WORDS = 2048
 
 
 LogRequest = Any
@@ -87,6 +88,21 @@ class Record:
             return None
         time, stream, tag, text = parts
         return cls(time.decode("ascii", "replace"), stream.decode("ascii", "replace"), tag == b"F", text)
+
+
+def last_words(folder: Path, limit: int = LAST_WORDS) -> str:
+    """The end of what a container printed, as the kubelet puts it into the message of one that failed."""
+    try:
+        file = os.open(folder / CURRENT, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return ""
+    try:
+        os.lseek(file, max(0, os.fstat(file).st_size - 2 * limit), os.SEEK_SET)
+        data = os.read(file, 2 * limit)
+    finally:
+        os.close(file)
+    lines = [record.text for line in data.split(b"\n") if (record := Record.parse(line))]
+    return b"\n".join(lines)[-limit:].decode(errors="replace").strip()
 
 
 class Renderer:
