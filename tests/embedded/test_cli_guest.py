@@ -17,6 +17,7 @@ import pytest
 from .conftest import HOTVIRT, Up, demo_vm
 
 PASSWORD = "hotvirt"
+GRACE = 30
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +163,10 @@ def test_stop_vms_stops_the_guest_and_the_next_up_starts_it_again(guest: Up) -> 
     assert list(pods.iterdir()) == []
     guest.start()
     wait_for(guest, "Running")
+
+
+def test_force_pulls_the_plug_of_a_guest_that_is_booting(guest: Up) -> None:
+    assert say(guest, "stop", "first", "--force") == "VM first was scheduled to stop\n"
+    started = time.monotonic()
+    wait_for(guest, "Stopped")
+    assert time.monotonic() - started < GRACE
