@@ -19,6 +19,7 @@ from .hub import Hub
 from .kinds import Registry
 from .negotiate import negotiate
 from .openapi import OpenApi
+from .quota import QuotaGate
 from .read import Reader, partial
 from .reviews import Reviews
 from .store import Change, Store
@@ -44,7 +45,10 @@ class Api:
         self.discovery = Discovery(self.registry)
         self.openapi = OpenApi(self.registry, self.discovery)
         self.admit = Admit(store, admission)
-        strategies = Strategies({CRD_RESOURCE: CrdStrategy(self.crds), **builtin_strategies(store)})
+        self.quota = QuotaGate(store)
+        strategies = Strategies(
+            {CRD_RESOURCE: CrdStrategy(self.crds), **builtin_strategies(store, self.quota)}
+        )
         self.writer = Writer(store, self.admit, strategies)
         self.reader = Reader(store, self.hub, self.tables)
         self.deleter = Deleter(store, self.admit, strategies, self.writer, self.reader)

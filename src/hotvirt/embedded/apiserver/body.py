@@ -166,6 +166,9 @@ def normalise(
         except WrongType as error:
             raise _cannot_handle(kind, error) from None
         obj.setdefault("metadata", {})
+    for name in ("labels", "annotations", "finalizers", "ownerReferences"):
+        if name in obj["metadata"] and not obj["metadata"][name]:
+            del obj["metadata"][name]
     report(call, [*problems, *(f'unknown field "{path}"' for path in unknown)])
     return obj
 

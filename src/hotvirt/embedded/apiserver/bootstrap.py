@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from hotvirt.api.crd.generate import crds
@@ -10,6 +9,7 @@ from hotvirt.api.crd.generate import crds
 from .call import Call, User
 from .crds import RESOURCE as CRD_RESOURCE
 from .internal import InternalRequest
+from .objects import clone
 from .write import load
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Bootstrap:
             priority = {"metadata": {"name": name}, "value": value, "description": description}
             await self._ensure("scheduling.k8s.io", "v1", "priorityclasses", priority)
         for crd in crds():
-            await self._install(copy.deepcopy(crd))
+            await self._install(clone(crd))
 
     def _call(self, group: str, version: str, plural: str, name: str, verb: str) -> Call:
         kind = self._api.registry.find(group, version, plural)

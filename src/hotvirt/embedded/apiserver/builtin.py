@@ -19,7 +19,9 @@ from .errors import (
     not_supported,
     required_value,
 )
+from .limits import check_claim_limits
 from .pods import PodStrategy
+from .quota import QuotaGate
 from .store import Store
 from .strategies import Strategy
 from .types import struct
@@ -165,6 +167,9 @@ class ClaimStrategy(Strategy):
             == "true"
         ]
         return found[-1] if found else ""
+
+    async def admit_create(self, call: Call, obj: Object) -> None:
+        check_claim_limits(self._store, obj)
 
     def validate_create(self, obj: Object) -> list[FieldError]:
         spec, errors = obj.get("spec") or {}, []
@@ -428,7 +433,7 @@ class RevisionStrategy(Strategy):
         return []
 
 
-def builtin_strategies(store: Store) -> dict[str, Strategy]:
+def builtin_strategies(store: Store, quota: QuotaGate) -> dict[str, Strategy]:
     return {
         "configmaps": ConfigMapStrategy(),
         "controllerrevisions.apps": RevisionStrategy(),
@@ -440,7 +445,7 @@ def builtin_strategies(store: Store) -> dict[str, Strategy]:
         "persistentvolumeclaims": ClaimStrategy(store),
         "persistentvolumes": VolumeStrategy(),
         "poddisruptionbudgets.policy": BudgetStrategy(),
-        "pods": PodStrategy(store),
+        "pods": PodStrategy(store, quota),
         "priorityclasses.scheduling.k8s.io": PriorityStrategy(),
         "resourcequotas": QuotaStrategy(),
         "secrets": SecretStrategy(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from .errors import (
     not_supported,
 )
 from .kinds import Kind
+from .objects import clone
 from .read import Reader
 from .store import Store
 from .strategies import Strategies
@@ -129,7 +129,7 @@ class Deleter:
             _check_preconditions(kind, call.name, old, options.get("preconditions") or {})
             strategy.check_delete(old)
             await self._admit.validate(call, kind, None, old)
-            new = copy.deepcopy(old)
+            new = clone(old)
             _propagate(new["metadata"], options)
             grace = strategy.grace(old, options.get("gracePeriodSeconds"))
             self._mark(new["metadata"], old["metadata"], grace)

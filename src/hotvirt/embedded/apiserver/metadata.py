@@ -95,9 +95,6 @@ def keep_old(old: dict[str, Any], new: dict[str, Any]) -> None:
             new.pop(name, None)
     new.pop("managedFields", None)
     new.pop("selfLink", None)
-    for name in ("labels", "annotations", "finalizers", "ownerReferences"):
-        if name in new and not new[name]:
-            del new[name]
 
 
 def name_problem(kind: Kind, name: str) -> str | None:

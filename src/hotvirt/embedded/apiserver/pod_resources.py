@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any, Final
 
 from hotvirt.api.quantity import Quantity
 
 from .errors import FieldError, forbidden_value, invalid_value
+from .objects import clone
 
 Object = dict[str, Any]
 COMPUTE: Final = ("cpu", "memory")
@@ -114,7 +114,7 @@ def resource_errors(pod: Object) -> list[FieldError]:
 
 def only_sizes(old: Object, new: Object) -> Object:
     """`old` with the sizes that `new` asks for; everything else of the request is left out."""
-    changed = copy.deepcopy(old)
+    changed = clone(old)
     for field in ("containers", "initContainers"):
         before, after = containers(old, field), containers(new, field)
         if [one.get("name") for one in before] != [one.get("name") for one in after]:
@@ -171,7 +171,7 @@ def _container_errors(before: Object, after: Object, path: str) -> list[FieldErr
 
 
 def _without_sizes(container: Object) -> Object:
-    rest = copy.deepcopy(container)
+    rest = clone(container)
     resources = rest.get("resources") or {}
     for kind in ("requests", "limits"):
         amounts = resources.get(kind) or {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +19,9 @@ from .errors import (
     not_supported,
     required_value,
 )
+from .limits import check_limits, fill_from_limits
 from .metadata import LABEL, LABEL_RULE
+from .objects import clone
 from .pod_resources import (
     all_containers,
     beyond_node,
@@ -30,7 +31,7 @@ from .pod_resources import (
     resize_errors,
     resource_errors,
 )
-from .quota import check_quota
+from .quota import QuotaGate
 from .store import Store
 from .strategies import Strategy
 
@@ -51,10 +52,12 @@ class PodStrategy(Strategy):
     returns_deleted = True
     graceful = True
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, quota: QuotaGate) -> None:
         self._store = store
+        self._quota = quota
 
     def prepare_create(self, call: Call, obj: Object) -> None:
+        fill_from_limits(self._store, obj)
         fill(obj)
         obj["status"] = {"phase": "Pending", "qosClass": qos_class(obj)}
 
@@ -63,7 +66,11 @@ class PodStrategy(Strategy):
 
     async def admit_create(self, call: Call, obj: Object) -> None:
         refuse_foreign(obj)
-        check_quota(self._store, obj)
+        check_limits(self._store, obj)
+        self._quota.check(obj)
+
+    def settled(self, obj: Object) -> None:
+        self._quota.settled(obj)
 
     def own_part(self, call: Call, old: Object, new: Object) -> Object | None:
         return only_sizes(old, new) if call.subresource == "resize" else None
@@ -89,7 +96,9 @@ class PodStrategy(Strategy):
     async def admit_update(self, call: Call, old: Object, new: Object) -> None:
         if call.subresource == "resize":
             if old["spec"] != new["spec"]:
+                check_limits(self._store, new)
                 self._fits_node(new)
+                self._quota.check(new, old)
         elif call.subresource != "status":
             refuse_foreign(new)
 
@@ -221,7 +230,7 @@ def _errors(pod: Object) -> list[FieldError]:
 
 def _immutable_errors(old: Object, new: Object) -> list[FieldError]:
     def fixed(pod: Object) -> Object:
-        spec: Object = copy.deepcopy(pod["spec"])
+        spec: Object = clone(pod["spec"])
         for name in ("activeDeadlineSeconds", "tolerations", "schedulingGates"):
             spec.pop(name, None)
         for field in ("containers", "initContainers"):

@@ -1,12 +1,13 @@
-"""Quota at admission: a Pod that does not fit into its namespace's quotas is refused.
+"""Quota at admission: a Pod that does not fit into its namespace's quotas is refused, and so is its growth.
 
 What is used is counted from the Pods that are there, not from the status that the quota controller writes a
-moment later: two Pods created one after the other are both counted.
+moment later, and from those that are on their way: two Pods created at once are both counted.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 import msgspec
 
@@ -17,10 +18,12 @@ from .pod_resources import containers, pod_limits, pod_requests
 from .store import Store
 
 Object = dict[str, Any]
-_ENDED = ("Succeeded", "Failed")
+Amounts = dict[str, Quantity]
+ZERO: Final = Quantity(0)
+_ENDED: Final = ("Succeeded", "Failed")
 
 
-def usage(pod: Object) -> dict[str, Quantity]:
+def usage(pod: Object) -> Amounts:
     """What one Pod takes of a quota, by the names that quotas use."""
     used = {"pods": Quantity(1), "count/pods": Quantity(1)}
     for name, amount in pod_requests(pod).items():
@@ -32,46 +35,86 @@ def usage(pod: Object) -> dict[str, Quantity]:
     return used
 
 
-def check_quota(store: Store, pod: Object) -> None:
-    namespace, name = pod["metadata"].get("namespace", ""), pod["metadata"].get("name", "")
-    quotas = list(store.entries("resourcequotas", namespace))
-    if not quotas:
-        return
-    wanted = usage(pod)
-    others: list[dict[str, Quantity]] | None = None
-    for entry in quotas:
-        quota = msgspec.json.decode(entry.data)
-        spec = quota.get("spec") or {}
-        if spec.get("scopes") or spec.get("scopeSelector"):
+class QuotaGate:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._coming: dict[str, tuple[str, Amounts]] = {}
+        """Admitted and not yet stored: uid to namespace and usage."""
+
+    def check(self, pod: Object, old: Object | None = None) -> None:
+        """Refuse the Pod, or count it as coming until it is `settled`."""
+        metadata = pod["metadata"]
+        namespace, name = metadata.get("namespace", ""), metadata.get("name", "")
+        quotas = list(self._quotas(namespace))
+        if not quotas:
+            return
+        before = usage(old) if old else {}
+        wanted = {
+            key: amount - before.get(key, ZERO)
+            for key, amount in usage(pod).items()
+            if amount > before.get(key, ZERO)
+        }
+        used = self.used(namespace)
+        for quota, hard in quotas:
+            if old is None:
+                _all_given(pod, name, quota, hard)
+            exceeded = [
+                key for key in sorted(hard) if key in wanted and used.get(key, ZERO) + wanted[key] > hard[key]
+            ]
+            if exceeded:
+                said = ", ".join(
+                    f"{word}: {','.join(f'{key}={amounts.get(key, ZERO)}' for key in exceeded)}"
+                    for word, amounts in (("requested", wanted), ("used", used), ("limited", hard))
+                )
+                raise forbidden("", "pods", name, f"exceeded quota: {quota}, {said}")
+        self._coming[metadata["uid"]] = (namespace, usage(pod))
+
+    def settled(self, pod: Object) -> None:
+        """The Pod is stored, or will never be."""
+        self._coming.pop(pod["metadata"].get("uid", ""), None)
+
+    def _quotas(self, namespace: str) -> Iterator[tuple[str, Amounts]]:
+        for entry in self._store.entries("resourcequotas", namespace):
+            spec = msgspec.json.decode(entry.data).get("spec") or {}
+            # Scoped quotas are for some Pods only (priorities, deadlines): none of ours is.
+            if not spec.get("scopes") and not spec.get("scopeSelector"):
+                yield (
+                    entry.name,
+                    {key: Quantity(str(value)) for key, value in (spec.get("hard") or {}).items()},
+                )
+
+    def used(self, namespace: str) -> Amounts:
+        by_uid: dict[str, Amounts] = {}
+        for entry in self._store.entries("pods", namespace):
+            pod = msgspec.json.decode(entry.data)
+            if (pod.get("status") or {}).get("phase") not in _ENDED:
+                by_uid[pod["metadata"]["uid"]] = usage(pod)
+        for uid, (where, amounts) in self._coming.items():
+            if where == namespace:
+                known = by_uid.get(uid, {})
+                by_uid[uid] = {
+                    key: max(amounts.get(key, ZERO), known.get(key, ZERO)) for key in amounts | known
+                }
+        total: Amounts = {}
+        for amounts in by_uid.values():
+            for key, amount in amounts.items():
+                total[key] = total[key] + amount if key in total else amount
+        return total
+
+
+def _all_given(pod: Object, name: str, quota: str, hard: Amounts) -> None:
+    """Under a quota of cpu or memory every container has to say how much it wants."""
+    missing = []
+    for key in sorted(hard):
+        kind, _, resource = key.rpartition(".")
+        if not (key in ("cpu", "memory") or key in ("requests.cpu", "requests.memory") or kind == "limits"):
             continue
-        hard = {key: Quantity(str(value)) for key, value in (spec.get("hard") or {}).items()}
-        missing = [key for key in sorted(hard) if _must_be_given(key) and not _all_give(pod, key)]
-        if missing:
-            unnamed = ",".join(one.get("name", "") for one in containers(pod))
-            said = "; ".join(f"{key} for: {unnamed}" for key in missing)
-            raise forbidden("", "pods", name, f"failed quota: {entry.name}: must specify {said}")
-        if others is None:
-            others = _others(store, namespace)
-        used = {key: sum((one.get(key, Quantity(0)) for one in others), Quantity(0)) for key in hard}
-        exceeded = [key for key in sorted(hard) if key in wanted and used[key] + wanted[key] > hard[key]]
-        if exceeded:
-            said = ", ".join(
-                f"{word}: {','.join(f'{key}={amounts[key]}' for key in exceeded)}"
-                for word, amounts in (("requested", wanted), ("used", used), ("limited", hard))
-            )
-            raise forbidden("", "pods", name, f"exceeded quota: {entry.name}, {said}")
-
-
-def _others(store: Store, namespace: str) -> list[dict[str, Quantity]]:
-    pods = (msgspec.json.decode(entry.data) for entry in store.entries("pods", namespace))
-    return [usage(pod) for pod in pods if (pod.get("status") or {}).get("phase") not in _ENDED]
-
-
-def _must_be_given(key: str) -> bool:
-    return key in ("cpu", "memory") or key.startswith(("requests.cpu", "requests.memory", "limits."))
-
-
-def _all_give(pod: Object, key: str) -> bool:
-    kind, _, name = key.rpartition(".")
-    amounts = [((one.get("resources") or {}).get(kind or "requests") or {}) for one in containers(pod)]
-    return all(name in one for one in amounts)
+        silent = [
+            one.get("name", "")
+            for one in containers(pod)
+            if resource not in ((one.get("resources") or {}).get(kind or "requests") or {})
+        ]
+        if silent:
+            missing.append(f"{key} for: {','.join(silent)}")
+    if missing:
+        raise forbidden("", "pods", name, f"failed quota: {quota}: must specify {'; '.join(missing)}")

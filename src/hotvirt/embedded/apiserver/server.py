@@ -27,6 +27,7 @@ from .errors import StatusError, internal
 from .log import logger
 from .metrics import Metrics
 from .negotiate import negotiate
+from .quota_status import QuotaStatus
 from .store import Store
 from .subresources import NodeLogs
 
@@ -67,7 +68,8 @@ class ApiServer:
         self._runner: web.AppRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._cleaner = CrdCleaner(self.api)
-        self.api.on_change.append(self._cleaner.changed)
+        self._quota_status = QuotaStatus(self.api)
+        self.api.on_change += [self._cleaner.changed, self._quota_status.changed]
         self.port = 0
 
     @property
@@ -99,7 +101,8 @@ class ApiServer:
             self._socket.unlink(missing_ok=True)
             await web.UnixSite(self._runner, str(self._socket)).start()
             self._socket.chmod(0o600)
-        self._tasks = [asyncio.create_task(self._compact()), asyncio.create_task(self._cleaner.run())]
+        work = (self._compact(), self._cleaner.run(), self._quota_status.run())
+        self._tasks = [asyncio.create_task(one) for one in work]
         return self.port
 
     async def stop(self) -> None:

@@ -38,6 +38,9 @@ class Strategy:
     async def admit_create(self, call: Call, obj: Object) -> None:
         """The last word, after all validation."""
 
+    def settled(self, obj: Object) -> None:
+        """What was admitted is stored, or will never be."""
+
     def prepare_update(self, call: Call, old: Object, new: Object) -> None:
         """Fill in defaults, and take back what may not change."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -34,10 +33,12 @@ from .errors import (
     unsupported_media_type,
 )
 from .kinds import Kind
+from .objects import clone
 from .store import Entry, OutOfSpace, Store
 from .strategies import Strategies
 from .validation import validate
 
+LARGEST_PATCH = 10_000
 Object = dict[str, Any]
 Change = Callable[[Object], Object]
 
@@ -83,8 +84,14 @@ class Writer:
         if kind.custom:
             meta.warn_of_finalizers(call, obj["metadata"], {})
         await self._admit.validate(call, kind, obj, None)
-        await strategy.admit_create(call, obj)
-        name = obj["metadata"]["name"]
+        try:
+            await strategy.admit_create(call, obj)
+            return await self._put_new(call, obj, dry_run)
+        finally:
+            strategy.settled(obj)
+
+    async def _put_new(self, call: Call, obj: Object, dry_run: bool) -> Object:
+        kind, name = call.kind, obj["metadata"]["name"]
         call.name = name
         async with self._store.lock(call.key):
             existing = self._store.get(call.key)
@@ -114,7 +121,7 @@ class Writer:
         """What a hook returned goes through the schema again."""
         if after is before or after == before:
             return before
-        return normalise(call, call.kind, copy.deepcopy(after), [])
+        return normalise(call, call.kind, clone(after), [])
 
     def _schema_errors(self, kind: Kind, obj: Object) -> list[FieldError]:
         return validate(kind.schema, obj) if kind.schema is not None else []
@@ -164,6 +171,12 @@ class Writer:
             )
         patch, duplicates = decode_json(await read_body(call))
         problems = [f'duplicate field "{path}"' for path in duplicates]
+        if isinstance(patch, list) and len(patch) > LARGEST_PATCH:
+            raise StatusError(
+                413,
+                "RequestEntityTooLarge",
+                f"The allowed maximum operations in a JSON patch is {LARGEST_PATCH}, got {len(patch)}",
+            )
 
         def apply(old: Object) -> Object:
             try:
@@ -199,7 +212,7 @@ class Writer:
             if entry is None:
                 raise not_found(kind.group, kind.plural, call.name)
             old = load(kind, entry)
-            new = apply(copy.deepcopy(old))
+            new = apply(clone(old))
             if not sent_whole:
                 check_type(kind, new)
                 new = normalise(call, kind, new, problems)
@@ -213,7 +226,7 @@ class Writer:
         new = self._only_own_part(call, old, new)
         mutated = await self._admit.mutate(call, kind, new, old)
         if mutated is not new and mutated != new:
-            new = self._only_own_part(call, old, normalise(call, kind, copy.deepcopy(mutated), []))
+            new = self._only_own_part(call, old, normalise(call, kind, clone(mutated), []))
         strategy.prepare_update(call, old, new)
         if counts_as_new_generation(kind, old, new):
             new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
@@ -226,14 +239,17 @@ class Writer:
         if kind.custom:
             meta.warn_of_finalizers(call, new["metadata"], old["metadata"])
         await self._admit.validate(call, kind, new, old)
-        await strategy.admit_update(call, old, new)
-        if new == old:
-            return old
-        if dry_run:
-            return new
-        if gone(kind, new):
-            return await self.remove(call.key, kind, new)
-        return await self.put(call.key, kind, new)
+        try:
+            await strategy.admit_update(call, old, new)
+            if new == old:
+                return old
+            if dry_run:
+                return new
+            if gone(kind, new):
+                return await self.remove(call.key, kind, new)
+            return await self.put(call.key, kind, new)
+        finally:
+            strategy.settled(new)
 
     def _check_version(
         self, kind: Kind, name: str, old: Object, new: Object, unconditional: bool, sent_whole: bool
@@ -275,7 +291,7 @@ class Writer:
         if own is not None:
             return own
         if call.subresource == "status":
-            changed = copy.deepcopy(old)
+            changed = clone(old)
             if not call.kind.custom:
                 changed["metadata"] = new["metadata"]
                 meta.keep_old(old["metadata"], changed["metadata"])
@@ -287,7 +303,7 @@ class Writer:
         meta.keep_old(old["metadata"], new["metadata"])
         if call.kind.has_status:
             if "status" in old:
-                new["status"] = copy.deepcopy(old["status"])
+                new["status"] = clone(old["status"])
             else:
                 new.pop("status", None)
         return new
