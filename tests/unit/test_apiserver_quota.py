@@ -49,7 +49,7 @@ async def test_pods_that_are_on_their_way_are_counted(store: Store) -> None:
     gate = QuotaGate(store)
     gate.check(pod("a"))
     gate.check(pod("b"))
-    with pytest.raises(StatusError, match="used: requests.cpu=2, limited: requests.cpu=2"):
+    with pytest.raises(StatusError, match=r"used: requests\.cpu=2, limited: requests\.cpu=2"):
         gate.check(pod("c"))
     gate.settled(pod("a"))
     gate.check(pod("c"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from hotvirt.admission.request import AdmissionRequest, AdmissionResponse
 from hotvirt.api import names
 from hotvirt.embedded.apiserver.audit import Audit
 from hotvirt.embedded.apiserver.call import Call, User
+from hotvirt.embedded.apiserver.expiry import drop_old_events
 from hotvirt.embedded.apiserver.internal import InternalRequest
 from hotvirt.embedded.apiserver.server import ApiServer
 from hotvirt.embedded.apiserver.store import Store
@@ -313,3 +316,49 @@ async def test_the_kubeconfigs_certificate_is_a_master(api: Api, tmp_path: Path)
     api.pki.write_kubeconfig(path, api.server.url)
     async with Client(load_kubeconfig(path)) as client:
         assert (await client.list(RESOURCE, "default")).items == []
+
+
+async def test_a_service_account_has_tokens_as_long_as_it_lives(api: Api) -> None:
+    accounts = "/api/v1/namespaces/default/serviceaccounts"
+    await api.make(accounts, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}})
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = f"Bearer {(await api.make(f'{accounts}/robot/token', asked))['status']['token']}"
+    await api.ask("GET", "/apis", Authorization=token)
+    status, _ = await api.ask("GET", CONFIGMAPS, code=403, Authorization=token)
+    assert 'User "system:serviceaccount:default:robot"' in status["message"]
+    too_short = asked | {"spec": {"expirationSeconds": 1}}
+    await api.make(f"{accounts}/robot/token", too_short, 422)
+    await api.ask("DELETE", f"{accounts}/robot")
+    await api.ask("GET", "/apis", code=401, Authorization=token)
+
+
+async def test_events_go_after_an_hour(api: Api) -> None:
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "e", "namespace": "default"},
+        "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"},
+    }
+    await api.make("/api/v1/namespaces/default/events", event)
+    assert await drop_old_events(api.server.api, time.time() + 3000) == 0
+    assert await drop_old_events(api.server.api, time.time() + 4000) == 1
+    await api.ask("GET", "/api/v1/namespaces/default/events/e", code=404)
+
+
+async def test_a_client_that_does_not_read_is_cut_off(api: Api, tmp_path: Path) -> None:
+    reader, writer = await asyncio.open_unix_connection(str(tmp_path / "api.sock"), limit=1 << 16)
+    head = f"GET {CONFIGMAPS}?watch=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.token}\r\n\r\n"
+    writer.write(head.encode())
+    await reader.readuntil(b"\r\n\r\n")
+    hub = api.server.api.hub
+    (watch,) = hub._watches["configmaps"]
+    watch._backlog = 5
+    for number in range(60):
+        await api.make(CONFIGMAPS, configmap(f"large-{number}", text="x" * 100_000))
+        if watch.closed:
+            break
+    assert watch.closed
+    with contextlib.suppress(ConnectionResetError):
+        while await asyncio.wait_for(reader.read(1 << 20), 10):
+            pass
+    writer.close()

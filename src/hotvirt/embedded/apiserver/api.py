@@ -26,6 +26,7 @@ from .store import Change, Store
 from .strategies import Strategies
 from .subresources import NodeLogs, Subresources
 from .tables import Tables
+from .tokens import IssuedTokens
 from .write import Writer
 
 
@@ -46,13 +47,15 @@ class Api:
         self.openapi = OpenApi(self.registry, self.discovery)
         self.admit = Admit(store, admission)
         self.quota = QuotaGate(store)
+        self.tokens = IssuedTokens(store)
         strategies = Strategies(
             {CRD_RESOURCE: CrdStrategy(self.crds), **builtin_strategies(store, self.quota)}
         )
         self.writer = Writer(store, self.admit, strategies)
         self.reader = Reader(store, self.hub, self.tables)
         self.deleter = Deleter(store, self.admit, strategies, self.writer, self.reader)
-        self.subresources = Subresources(store, self.writer, self.deleter, self.reader, self.admit, node_logs)
+        parts = (store, self.writer, self.deleter, self.reader, self.tokens)
+        self.subresources = Subresources(*parts, node_logs)
         self.reviews = Reviews(self.registry)
         self.on_change: list[Callable[[Change], None]] = []
         self.crds.on_gone.append(lambda kind: self.hub.close_resource(kind.store_key))

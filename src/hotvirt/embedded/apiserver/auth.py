@@ -42,6 +42,17 @@ class Tokens(Protocol):
     def user_of_token(self, token: str) -> TokenUser | None: ...
 
 
+class AllTokens:
+    """One after the other: the static users, then the service accounts."""
+
+    def __init__(self, *sources: Tokens) -> None:
+        self._sources = sources
+
+    def user_of_token(self, token: str) -> TokenUser | None:
+        found = (source.user_of_token(token) for source in self._sources)
+        return next((user for user in found if user is not None), None)
+
+
 def unauthorized() -> StatusError:
     return StatusError(401, "Unauthorized", "Unauthorized")
 

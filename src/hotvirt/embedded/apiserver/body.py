@@ -13,7 +13,7 @@ from .call import Call
 from .errors import StatusError, bad_request, invalid, not_supported, unsupported_media_type
 from .kinds import Kind
 from .schema import fill, prune
-from .types import WrongType, conform, struct
+from .types import Struct, WrongType, conform, struct
 
 JSON_TYPES: Final = ("application/json", "application/octet-stream", "text/plain", "")
 PATCHES: Final = {
@@ -80,7 +80,9 @@ def _duplicates(data: bytes) -> list[str]:
     return found
 
 
-async def read_object(call: Call, kind: Kind) -> tuple[dict[str, Any], list[str]]:
+async def read_object(
+    call: Call, kind: Kind, fields: Struct | None = None
+) -> tuple[dict[str, Any], list[str]]:
     """The object of a create or update as the client wrote it, and what is strictly wrong with it."""
     data = await read_body(call)
     type_ = content_type(call)
@@ -89,7 +91,7 @@ async def read_object(call: Call, kind: Kind) -> tuple[dict[str, Any], list[str]
     problems: list[str] = []
     value: Any
     if type_ == protobuf.CONTENT_TYPE:
-        value = _from_protobuf(kind, data)
+        value = _from_protobuf(fields or kind.struct, data)
     elif type_ in JSON_TYPES:
         value, duplicates = decode_json(data)
         problems = [f'duplicate field "{path}"' for path in duplicates]
@@ -108,15 +110,15 @@ async def read_object(call: Call, kind: Kind) -> tuple[dict[str, Any], list[str]
     return value, problems
 
 
-def _from_protobuf(kind: Kind, data: bytes) -> dict[str, Any]:
-    if kind.struct is None:
+def _from_protobuf(fields: Struct | None, data: bytes) -> dict[str, Any]:
+    if fields is None:
         raise unsupported_media_type(
             "the body of the request was in an unknown format - accepted media types include: "
             "application/json, application/yaml"
         )
     try:
         api_version, name, raw = protobuf.unwrap(data)
-        return {"apiVersion": api_version, "kind": name, **protobuf.decode(kind.struct, raw)}
+        return {"apiVersion": api_version, "kind": name, **protobuf.decode(fields, raw)}
     except (protobuf.BadProtobuf, UnicodeDecodeError) as error:
         raise bad_request(f"the protobuf in the body cannot be read: {error}") from None
 

@@ -31,6 +31,7 @@ class Watch:
         self.resource = resource
         self.namespace = namespace
         self.closed = False
+        self.abort: Callable[[], None] = lambda: None
         self.revision = 0
         self._match = match
         self._form = form
@@ -67,6 +68,8 @@ class Watch:
     def _put(self, event: bytes, revision: int) -> None:
         if len(self._waiting) >= self._backlog:
             self.close()
+            # Its client does not read: the writing would wait for ever, so the connection is cut.
+            self.abort()
             return
         self._waiting.append(event)
         self.revision = revision

@@ -189,6 +189,8 @@ class Reader:
         # From here to `add` nothing is awaited: no change can come between the past and the future.
         self._begin(call, watch, selection, version, initial, bookmarks, render)
         self._hub.add(watch)
+        if call.request.transport is not None:
+            watch.abort = call.request.transport.abort
         deadline = asyncio.get_running_loop().time() + (timeout or random.uniform(1800, 3600))
         try:
             await response.prepare(call.request)

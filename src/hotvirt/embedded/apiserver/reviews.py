@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .auth import DISCOVERY, SELF_REVIEWS, allowed_everything, may, may_read_path
+from .auth import AUTHENTICATED, DISCOVERY, SELF_REVIEWS, Tokens, allowed_everything, may, may_read_path
 from .body import check_type, normalise, read_object
 from .call import Call, Reply, User, json_reply
-from .errors import StatusError, invalid, invalid_value
+from .errors import invalid, invalid_value
 from .kinds import Registry
 
 Object = dict[str, Any]
@@ -16,6 +16,7 @@ Object = dict[str, Any]
 class Reviews:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        self.tokens: Tokens | None = None
 
     async def create(self, call: Call) -> Reply:
         sent, problems = await read_object(call, call.kind)
@@ -59,11 +60,11 @@ class Reviews:
         return {"userInfo": _user_info(call.user)}
 
     def _token(self, call: Call, spec: Object) -> Object:
-        raise StatusError(
-            501,
-            "NotImplemented",
-            "the embedded API does not review tokens: its users are those of the kubeconfig",
-        )
+        user = self.tokens.user_of_token(spec.get("token", "")) if self.tokens else None
+        if user is None:
+            return {"authenticated": False, "user": {}, "error": "invalid bearer token"}
+        known = User(user.name, (*user.groups, AUTHENTICATED), user.uid)
+        return {"authenticated": True, "user": _user_info(known)}
 
 
 def _user_info(user: User) -> Object:

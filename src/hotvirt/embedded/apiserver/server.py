@@ -24,6 +24,7 @@ from .bootstrap import Bootstrap
 from .call import NOT_FOUND_TEXT, Call, NoSuchPath, Reply, User
 from .cleaner import CrdCleaner
 from .errors import StatusError, internal
+from .expiry import drop_old_events
 from .log import logger
 from .metrics import Metrics
 from .negotiate import negotiate
@@ -63,6 +64,8 @@ class ApiServer:
         self.metrics = Metrics(store, self.api.hub)
         self.audit = Audit(audit_log, on_audit)
         self._pki = pki
+        self.tokens = auth.AllTokens(pki, self.api.tokens)
+        self.api.reviews.tokens = self.tokens
         self._subresources = subresources
         self._socket = socket
         self._runner: web.AppRunner | None = None
@@ -122,6 +125,10 @@ class ApiServer:
         while True:
             await asyncio.sleep(COMPACT_EVERY)  # history ages by the clock: there is no event to wait for
             self.store.compact()
+            try:
+                await drop_old_events(self.api)
+            except StatusError as error:
+                logger.warning("Old events could not be deleted: %s", error.message)
 
     # One request -----------------------------------------------------------------------------------------
 
@@ -132,7 +139,7 @@ class ApiServer:
         started = time.perf_counter()
         response: web.StreamResponse | None = None
         try:
-            user = auth.impersonate(request, auth.authenticate(request, self._pki))
+            user = auth.impersonate(request, auth.authenticate(request, self.tokens))
             request[USER] = user
             if request.path.startswith(AGGREGATED) and not auth.allowed_everything(user):
                 raise auth.forbidden_path(user, request.method, request.path)

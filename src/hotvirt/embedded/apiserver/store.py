@@ -48,6 +48,10 @@ class OutOfSpace(Exception):
     """The disk is full; nothing was written."""
 
 
+class WriteFailed(Exception):
+    """The disk gives errors; nothing was written."""
+
+
 class _Labels(msgspec.Struct):
     labels: dict[str, str] = {}
 
@@ -382,10 +386,8 @@ class Store:
         except sqlite3.Error as error:
             with contextlib.suppress(sqlite3.Error):  # a failed COMMIT may have rolled back already
                 self._db.execute("ROLLBACK")
-            text = str(error)
-            if "full" in text or "disk I/O" in text:
-                return OutOfSpace(text)
-            return error
+            full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
+            return OutOfSpace(str(error)) if full else WriteFailed(str(error))
         self.commits += 1
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -11,7 +12,6 @@ from aiohttp import web
 
 from hotvirt.api.meta import now
 
-from .admit import Admit
 from .body import PATCHES, content_type, decode_json, read_body, read_object
 from .call import Call, Reply, json_reply
 from .delete import Deleter
@@ -21,12 +21,14 @@ from .kinds import Kind
 from .read import Reader
 from .selectors import selector_matches
 from .store import Store
+from .tokens import DEFAULT_SECONDS, LONGEST, SHORTEST, IssuedTokens
 from .types import WrongType, conform, object_fields
 from .write import Writer, load
 
 Object = dict[str, Any]
 _BINDING: Final = object_fields("core.Binding")
 _EVICTION: Final = object_fields("policy.Eviction")
+_TOKEN: Final = object_fields("authentication.TokenRequest")
 
 
 @dataclass(frozen=True)
@@ -55,14 +57,14 @@ class Subresources:
         writer: Writer,
         deleter: Deleter,
         reader: Reader,
-        admit: Admit,
+        tokens: IssuedTokens,
         node_logs: NodeLogs | None,
     ) -> None:
         self._store = store
         self._writer = writer
         self._deleter = deleter
         self._reader = reader
-        self._admit = admit
+        self._tokens = tokens
         self.node_logs = node_logs
 
     async def answer(self, call: Call) -> Reply | web.StreamResponse:
@@ -82,11 +84,7 @@ class Subresources:
         if name == "eviction":
             return await self._evict(call)
         if name == "token":
-            raise StatusError(
-                501,
-                "NotImplemented",
-                "the embedded API gives no tokens to service accounts: its users are those of the kubeconfig",
-            )
+            return await self._token(call)
         raise StatusError(
             501,
             "NotImplemented",
@@ -218,7 +216,7 @@ class Subresources:
             )
 
     async def _read(self, call: Call, fields: Any, kind: str) -> Object:
-        value, _ = await read_object(call, call.kind)
+        value, _ = await read_object(call, call.kind, fields)
         try:
             sent = conform(fields, value, [])
         except WrongType as error:
@@ -227,6 +225,24 @@ class Subresources:
         if name and name != call.name:
             raise bad_request(f"name in URL does not match name in {kind} object")
         return sent
+
+    async def _token(self, call: Call) -> Reply:
+        account = self._stored(call)
+        sent = await self._read(call, _TOKEN, "TokenRequest")
+        spec = sent.setdefault("spec", {})
+        seconds = spec.setdefault("expirationSeconds", DEFAULT_SECONDS)
+        if not SHORTEST <= seconds <= LONGEST:
+            why = f"may not specify a duration less than {SHORTEST // 60} minutes"
+            if seconds > LONGEST:
+                why = f"may not specify a duration larger than {LONGEST} seconds"
+            errors = [invalid_value("spec.expirationSeconds", seconds, why)]
+            raise invalid("authentication.k8s.io", "TokenRequest", "", errors)
+        ends = datetime.now(UTC) + timedelta(seconds=seconds)
+        token = "" if call.dry_run else self._tokens.issue(*call.key[1:], account["metadata"]["uid"], seconds)
+        made: Object = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"} | sent
+        made["metadata"] = {"name": call.name, "namespace": call.namespace, "creationTimestamp": now()}
+        made["status"] = {"token": token, "expirationTimestamp": ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        return json_reply(made, 201)
 
     # Scale -----------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from .errors import (
     already_exists,
     bad_request,
     conflict,
+    internal,
     invalid,
     invalid_value,
     modified,
@@ -34,7 +35,7 @@ from .errors import (
 )
 from .kinds import Kind
 from .objects import clone
-from .store import Entry, OutOfSpace, Store
+from .store import Entry, OutOfSpace, Store, WriteFailed
 from .strategies import Strategies
 from .validation import validate
 
@@ -333,6 +334,9 @@ class Writer:
             await self._store.write(key, make, delete=delete)
         except OutOfSpace:
             raise out_of_space() from None
+        except WriteFailed as error:
+            said = f"the database cannot be written ({error}): look at the disk of the state folder"
+            raise internal(said) from None
         return obj
 
 
