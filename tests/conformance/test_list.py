@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from .client import Api
@@ -9,7 +11,7 @@ from .conftest import Namespace
 from .objects import GROUP, OURS, configmap, widget
 
 
-def names(listed: dict) -> list[str]:  # type: ignore[type-arg]  # any list of Kubernetes
+def names(listed: dict[str, Any]) -> list[str]:
     return [item["metadata"]["name"] for item in listed["items"]]
 
 
