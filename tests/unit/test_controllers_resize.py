@@ -58,7 +58,7 @@ async def test_the_pod_grows_before_the_guest(world):
     assert condition(vm, "RestartRequired") is None
     assert await told(cluster, "ResizeStarted") == "sockets 1 → 2 (1 → 2 vCPUs)"
     completed = await told(cluster, "ResizeCompleted")
-    assert completed.startswith("sockets 1 → 2 in ")
+    assert completed.startswith("sockets 1 → 2 (1 → 2 vCPUs) in ")
     assert completed.endswith(" ms")
 
 
@@ -137,7 +137,7 @@ async def test_a_second_edit_goes_on_from_where_the_first_is(world):
     vmi = await cluster.get(VMIS, "one")
     await node.guest(vmi, sockets=4)
     await cluster.until(VMIS, "one", lambda each: not condition(each, CHANGE))
-    assert (await told(cluster, "ResizeCompleted")).startswith("sockets 1 → 4 in ")
+    assert (await told(cluster, "ResizeCompleted")).startswith("sockets 1 → 4 (1 → 4 vCPUs) in ")
 
 
 async def test_more_sockets_than_the_maximum_wait_for_a_restart(world):

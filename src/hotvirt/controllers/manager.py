@@ -43,6 +43,7 @@ class Manager:
         self.vmi.watch(caches.nodes, self._refused_on_node)
         self.vmi.watch(caches.quotas, self._refused_in_namespace)
         self.vmi.watch(caches.limit_ranges, self._refused_in_namespace)
+        self.vmi.watch(caches.kubevirts, lambda _: caches.vmis.keys())
 
         self.kubevirt = Controller("kubevirt", KubeVirtReconciler(client, caches).reconcile, workers=1)
         self.kubevirt.watch(caches.kubevirts, _own_key)

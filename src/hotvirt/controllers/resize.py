@@ -1,39 +1,42 @@
 """Brings a running VMI's Pod to the size that its spec asks for, and says in its conditions how far that is.
 
-The order of a growth: this asks the Pod for more (`pods/resize`), the node gives it, the node agent plugs the
-vCPUs and writes what the guest has, this ends the change. `plan.podresize` decides what to do next; here are
-the writes, the events, and the memory of what was refused. Lost, that means one more try.
+A growth: this asks the Pod for more (`pods/resize`), the node gives it, this grants it, the node agent claims
+it and brings hypervisor and guest there, this ends the change. Shrinking runs the same road backwards.
+`plan.change` and `plan.podresize` decide what to do next; here are the writes, the events, and the memory of
+what was refused. Lost, that means one more try.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 
 from hotvirt.api import names
 from hotvirt.api.conditions import TRUE, Condition, find, remove, set_condition
-from hotvirt.api.core import Node, Pod, ResourceQuota
-from hotvirt.api.kubevirt import CPU, CPUTopology, SizeChange, VirtualMachineInstance, VMISpec, VMIStatus
+from hotvirt.api.core import Pod
+from hotvirt.api.kubevirt import SizeChange, VirtualMachineInstance, VMIStatus
 from hotvirt.api.meta import now_micro, parse_time
+from hotvirt.api.quantity import Quantity
 from hotvirt.api.resources import PODS, VMIS
 from hotvirt.kube.client import Client
-from hotvirt.kube.errors import Forbidden, Invalid
+from hotvirt.kube.errors import Forbidden, Invalid, NotFound
 from hotvirt.kube.events import Recorder
 from hotvirt.kube.informer import Key
-from hotvirt.plan import podresize
-from hotvirt.plan.podresize import Cause, Refusal, Size, Step, Verdict
-from hotvirt.plan.resources import pod_resources
+from hotvirt.plan import change, podresize
+from hotvirt.plan.change import CONDITIONS, View
+from hotvirt.plan.memory import guest_memory
+from hotvirt.plan.podresize import Refusal, Size, Step, Verdict
 from hotvirt.plan.runstrategy import RUNNING
-from hotvirt.plan.topology import Topology, topology
+from hotvirt.plan.topology import topology
 
-from .caches import ON_NODE, Caches
+from .caches import Caches
+from .worlds import worlds
 from .writes import write_status
 
-HOT_VCPU_CHANGE: Final = "HotVCPUChange"
 QUIET: Final = 1.0
 """Seconds before a stage that goes well is written into the condition: most changes are over sooner."""
 
@@ -43,6 +46,27 @@ class _Refused:
     key: Key
     node: str
     refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """One look at a VMI and its Pod."""
+
+    vmi: VirtualMachineInstance
+    pod: Pod
+    seen: View
+    gate: bool
+    asked: Size
+    actual: Size | None
+    target: Size
+
+    @property
+    def pod_differs(self) -> bool:
+        return not (self.asked == self.actual == self.target)
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        return change.pending(self.vmi, self.seen, self.pod_differs)
 
 
 class PodResizer:
@@ -70,70 +94,121 @@ class PodResizer:
         self, vmi: VirtualMachineInstance, pod: Pod
     ) -> tuple[VirtualMachineInstance, float | None]:
         """One step. The VMI as it is then, and when to look again (None: when something changes)."""
-        current = vmi.status.current_cpu_topology
-        if vmi.status.phase != RUNNING or current is None or vmi.metadata.deleting:
+        if vmi.status.phase != RUNNING or vmi.metadata.deleting or pod.metadata.deleting:
             return vmi, None
-        wanted = topology(vmi.spec.domain)
-        under_way = find(vmi.status.conditions, HOT_VCPU_CHANGE) is not None
-        if not under_way:
-            if wanted.vcpus == _vcpus(current):
-                return vmi, None
-            vmi = await self._begin(vmi, current, wanted)
-        verdict = await self._step(vmi, pod, current)
-        if verdict.step is Step.DONE:
-            self._refused.pop(vmi.metadata.uid, None)
-            if wanted.vcpus == _vcpus(current):
-                return await self._end(vmi, wanted), None
-        return await self._report(vmi, verdict, current, wanted)
+        sight = self._look(vmi, pod)
+        if sight is None:
+            return vmi, None
+        granted = change.grant(sight.seen, sight.target, sight.asked, sight.actual)
+        if granted != sight.seen.granted.join(granted) or granted == sight.seen.granted:
+            pass  # it falls or stays: that depends on the VMI alone, which the write is tied to
+        elif (fresh := await self._fresh(sight)) is None:
+            return vmi, None
+        else:
+            # A stale copy of the Pod could show a size that we have taken back since.
+            sight = fresh
+            granted = change.grant(sight.seen, sight.target, sight.asked, sight.actual)
+        sight = await self._begin_or_grant(sight, granted)
+        if not sight.pending:
+            return await self._end(sight), None
+        verdict = await self._step(sight)
+        return await self._report(sight, verdict)
 
-    async def _begin(
-        self, vmi: VirtualMachineInstance, current: CPUTopology, wanted: Topology
-    ) -> VirtualMachineInstance:
-        what = f"sockets {current.sockets} → {wanted.sockets}"
-        condition = Condition(
-            type=HOT_VCPU_CHANGE,
-            status=TRUE,
-            reason="PodResize",
-            message=f"{what}: the Pod is resized first.",
-        )
-        change = SizeChange(sockets=current.sockets, started_at=now_micro())
-        vmi = await self._write(vmi, condition, change)
-        self._recorder.event(
-            vmi, "Normal", "ResizeStarted", f"{what} ({_vcpus(current)} → {wanted.vcpus} vCPUs)"
-        )
+    def _look(self, vmi: VirtualMachineInstance, pod: Pod) -> _Sight | None:
+        config = self._caches.config
+        gate = config.gate(names.GATE_IN_PLACE_HOTPLUG)
+        seen = change.view(vmi, gate)
+        if seen is None:
+            return None
+        asked = podresize.asked_size(pod, names.CONTAINER_COMPUTE)
+        actual = podresize.actual_size(pod, names.CONTAINER_COMPUTE)
+        target = asked if seen.settled and _calm(seen) else change.pod_target(vmi.spec, config, seen, asked)
+        return _Sight(vmi, pod, seen, gate, asked, actual, target)
+
+    async def _fresh(self, sight: _Sight) -> _Sight | None:
+        metadata = sight.pod.metadata
+        try:
+            pod = await self._client.get(PODS, metadata.name, metadata.namespace, cls=Pod)
+        except NotFound:
+            return None
+        return self._look(sight.vmi, pod) if pod.metadata.uid == metadata.uid else None
+
+    # Beginning, granting, ending
+
+    async def _begin_or_grant(self, sight: _Sight, granted: change.Guest) -> _Sight:
+        """The writes that come before the Pod is asked: that a change has begun, and what is granted."""
+        vmi, old = sight.vmi, sight.vmi.status
+        new, begins = old, False
+        if old.hotvirt.granted != granted.status():
+            new = _with_hotvirt(new, granted=granted.status())
+        missing = [kind for kind in sight.pending if find(old.conditions, kind) is None]
+        conditions = list(old.conditions)
+        for kind in missing:
+            condition = self._condition(sight, kind, "PodResize", "the Pod comes first, then the guest.")
+            conditions = set_condition(conditions, condition)
+        if missing:
+            begins = old.hotvirt.change is None
+            new = msgspec.structs.replace(new, conditions=tuple(conditions))
+        if begins:
+            new = _with_hotvirt(new, change=_start_of(sight))
+        vmi = await write_status(self._client, VMIS, vmi, old, new)
+        if begins:
+            self._recorder.event(vmi, "Normal", "ResizeStarted", _change_text(vmi))
+        return replace(sight, vmi=vmi, seen=replace(sight.seen, granted=granted))
+
+    async def _end(self, sight: _Sight) -> VirtualMachineInstance:
+        vmi, old = sight.vmi, sight.vmi.status
+        self._refused.pop(vmi.metadata.uid, None)
+        conditions = list(old.conditions)
+        for kind in CONDITIONS:
+            conditions = remove(conditions, kind)
+        new = msgspec.structs.replace(old, conditions=tuple(conditions))
+        new = _with_hotvirt(new, change=None, settled_generation=vmi.metadata.generation)
+        begun = old.hotvirt.change
+        vmi = await write_status(self._client, VMIS, vmi, old, new)
+        if begun is None or not begun.started_at:
+            return vmi
+        took = round((self._clock() - parse_time(begun.started_at)) * 1000)
+        text = _change_text(vmi, begun)
+        if text:
+            self._recorder.event(vmi, "Normal", "ResizeCompleted", f"{text} in {took} ms")
+        else:
+            self._recorder.event(
+                vmi, "Normal", "ResizeReverted", f"{_size_text(vmi)}: as before, after {took} ms"
+            )
         return vmi
 
-    async def _step(self, vmi: VirtualMachineInstance, pod: Pod, current: CPUTopology) -> Verdict:
-        asked = podresize.asked_size(pod, names.CONTAINER_COMPUTE)
-        config = self._caches.config
-        target = podresize.target_size(
-            podresize.size_of(pod_resources(vmi.spec, config)),
-            podresize.size_of(pod_resources(_with_sockets(vmi.spec, current.sockets), config)),
-            asked,
-        )
-        worlds = self._worlds(vmi, pod)
+    # The Pod
+
+    async def _step(self, sight: _Sight) -> Verdict:
+        vmi, pod = sight.vmi, sight.pod
+        around = worlds(self._caches, vmi, pod)
         known = self._refused.get(vmi.metadata.uid)
         verdict = podresize.decide(
-            target=target,
-            asked=asked,
-            actual=podresize.actual_size(pod, names.CONTAINER_COMPUTE),
+            target=sight.target,
+            asked=sight.asked,
+            actual=sight.actual,
             conditions=pod.status.conditions,
-            worlds=worlds,
+            worlds=around,
             refusal=known.refusal if known else None,
         )
         if verdict.step is Step.ASK:
             try:
-                await self._resize(pod, target)
+                await self._resize(pod, sight.target)
             except (Forbidden, Invalid) as error:
                 refusal = podresize.refused_by_api(
-                    target, worlds, code=error.code, message=error.message, details=error.details
+                    sight.target, around, code=error.code, message=error.message, details=error.details
                 )
-                verdict = podresize.refused(refusal)
-        elif verdict.step is Step.REFUSED and verdict.size is not None:
+                back = sight.actual if sight.actual is not None and sight.asked != sight.actual else None
+                verdict = podresize.refused(refusal, back)
+        if verdict.step is Step.REFUSED and verdict.size is not None:
             await self._resize(pod, verdict.size)
         if verdict.refusal is not None and (known is None or known.refusal != verdict.refusal):
             self._refused[vmi.metadata.uid] = _Refused(vmi.metadata.key, pod.spec.node_name, verdict.refusal)
-            self._recorder.event(vmi, "Warning", "ResizeRefused", verdict.message)
+            if known is None or known.refusal.message != verdict.refusal.message:
+                self._recorder.event(vmi, "Warning", "ResizeRefused", verdict.message)
+        elif verdict.step is not Step.REFUSED:
+            self._refused.pop(vmi.metadata.uid, None)
         return verdict
 
     async def _resize(self, pod: Pod, size: Size) -> None:
@@ -143,116 +218,87 @@ class PodResizer:
             PODS, pod.metadata.name, patch, pod.metadata.namespace, kind="strategic", subresource="resize"
         )
 
-    async def _report(
-        self, vmi: VirtualMachineInstance, verdict: Verdict, current: CPUTopology, wanted: Topology
-    ) -> tuple[VirtualMachineInstance, float | None]:
-        reason, message = verdict.reason, verdict.message
-        if verdict.step is Step.DONE:
-            reason, message = (
-                "GuestPending",
-                "The Pod has its new size; the guest has not taken the vCPUs yet.",
-            )
-        goes_well = verdict.step in (Step.ASK, Step.DONE) or reason == "PodResizeInProgress"
-        change = vmi.status.hotvirt.change
-        if goes_well and change is not None and change.started_at:
-            left = parse_time(change.started_at) + QUIET - self._clock()
+    # Telling
+
+    async def _report(self, sight: _Sight, verdict: Verdict) -> tuple[VirtualMachineInstance, float | None]:
+        vmi, old = sight.vmi, sight.vmi.status
+        begun = old.hotvirt.change
+        conditions = [
+            each for each in old.conditions if each.type not in CONDITIONS or each.type in sight.pending
+        ]
+        well = True
+        for kind in sight.pending:
+            reason, message = change.explain(kind, sight.seen, verdict, old.hotvirt.obstacles, sight.gate)
+            well = well and reason in ("PodResize", "PodResizeInProgress", "GuestPending")
+            conditions = set_condition(conditions, self._condition(sight, kind, reason, message))
+        if well and begun is not None and begun.started_at and len(conditions) == len(old.conditions):
+            left = parse_time(begun.started_at) + QUIET - self._clock()
             if left > 0:
                 return vmi, left
-        condition = Condition(
-            type=HOT_VCPU_CHANGE,
+        new = msgspec.structs.replace(old, conditions=tuple(conditions))
+        return await write_status(self._client, VMIS, vmi, old, new), None
+
+    @staticmethod
+    def _condition(sight: _Sight, kind: str, reason: str, message: str) -> Condition:
+        vmi = sight.vmi
+        return Condition(
+            type=kind,
             status=TRUE,
             reason=reason,
-            message=f"sockets {current.sockets} → {wanted.sockets}: {message}",
+            message=f"{_dimension_text(vmi, kind, sight.seen)}: {message}",
+            observed_generation=vmi.metadata.generation,
         )
-        return await self._write(vmi, condition, change), None
-
-    async def _end(self, vmi: VirtualMachineInstance, now: Topology) -> VirtualMachineInstance:
-        change = vmi.status.hotvirt.change
-        vmi = await self._write(vmi, None, None)
-        if change is None or not change.started_at:
-            return vmi
-        took = round((self._clock() - parse_time(change.started_at)) * 1000)
-        if change.sockets == now.sockets:
-            self._recorder.event(
-                vmi, "Normal", "ResizeReverted", f"sockets stay {now.sockets}: taken back after {took} ms"
-            )
-        else:
-            self._recorder.event(
-                vmi, "Normal", "ResizeCompleted", f"sockets {change.sockets} → {now.sockets} in {took} ms"
-            )
-        return vmi
-
-    async def _write(
-        self, vmi: VirtualMachineInstance, condition: Condition | None, change: SizeChange | None
-    ) -> VirtualMachineInstance:
-        old = vmi.status
-        conditions = (
-            remove(old.conditions, HOT_VCPU_CHANGE)
-            if condition is None
-            else set_condition(
-                old.conditions,
-                msgspec.structs.replace(condition, observed_generation=vmi.metadata.generation),
-            )
-        )
-        new: VMIStatus = msgspec.structs.replace(
-            old, conditions=tuple(conditions), hotvirt=msgspec.structs.replace(old.hotvirt, change=change)
-        )
-        return await write_status(self._client, VMIS, vmi, old, new)
-
-    def _worlds(self, vmi: VirtualMachineInstance, pod: Pod) -> dict[Cause, str]:
-        """What each kind of refusal depends on, as it is now."""
-        namespace = vmi.metadata.namespace
-        node = self._caches.nodes.get(None, pod.spec.node_name)
-        others = [
-            each
-            for each in self._caches.pods.by_index(ON_NODE, pod.spec.node_name)
-            if each.metadata.uid != pod.metadata.uid
-        ]
-        return {
-            Cause.NODE: _room(node, others),
-            Cause.QUOTA: _quotas(self._caches.quotas.list(namespace)),
-            Cause.LIMIT_RANGE: ",".join(
-                sorted(
-                    f"{each.metadata.name}:{each.metadata.resource_version}"
-                    for each in self._caches.limit_ranges.list(namespace)
-                )
-            ),
-        }
 
 
-def _room(node: Node | None, others: Iterable[Pod]) -> str:
-    if node is None:
-        return ""
-    cpu, memory = 0, 0
-    for pod in others:
-        if pod.status.phase in ("Succeeded", "Failed"):
-            continue
-        for container in pod.spec.containers:
-            requests = container.resources.requests
-            cpu += requests["cpu"].milli if "cpu" in requests else 0
-            memory += requests["memory"].value if "memory" in requests else 0
-    has = node.status.allocatable
-    return f"{has.get('cpu')}/{has.get('memory')} less {cpu}m/{memory}"
+def _calm(seen: View) -> bool:
+    return seen.at_rest(change.CPU_RESOURCE) and seen.at_rest(change.MEMORY_RESOURCE)
 
 
-def _quotas(quotas: Iterable[ResourceQuota]) -> str:
-    return ";".join(
-        sorted(
-            f"{quota.metadata.name}:{_amounts(quota.spec.hard)}:{_amounts(quota.status.used)}"
-            for quota in quotas
-        )
+def _with_hotvirt(status: VMIStatus, **fields: object) -> VMIStatus:
+    hotvirt = msgspec.structs.replace(status.hotvirt, **fields)
+    return msgspec.structs.replace(status, hotvirt=hotvirt)
+
+
+def _start_of(sight: _Sight) -> SizeChange:
+    shape = topology(sight.vmi.spec.domain)
+    current = sight.seen.current
+    return SizeChange(
+        sockets=max(1, current.vcpus // (shape.cores * shape.threads)),
+        guest=_memory(sight.vmi, current.memory),
+        started_at=now_micro(),
     )
 
 
-def _amounts(amounts: podresize.Quantities) -> str:
-    return ",".join(f"{name}={amount}" for name, amount in sorted(amounts.items()))
+def _memory(vmi: VirtualMachineInstance, amount: int) -> Quantity:
+    return Quantity.bytes(amount).in_family_of(guest_memory(vmi.spec))
 
 
-def _vcpus(current: CPUTopology) -> int:
-    return max(1, current.sockets) * max(1, current.cores) * max(1, current.threads)
+def _dimension_text(vmi: VirtualMachineInstance, kind: str, seen: View) -> str:
+    begun = vmi.status.hotvirt.change
+    if kind == change.HOT_VCPU_CHANGE:
+        shape = topology(vmi.spec.domain)
+        old = begun.sockets if begun else seen.current.vcpus // (shape.cores * shape.threads)
+        return f"sockets {old} → {shape.sockets}"
+    if kind == change.HOT_MEMORY_CHANGE:
+        before = begun.guest if begun and begun.guest else _memory(vmi, seen.current.memory)
+        return f"memory {before} → {guest_memory(vmi.spec)}"
+    return "resources of the Pod"
 
 
-def _with_sockets(spec: VMISpec, sockets: int) -> VMISpec:
-    """The spec as it would be with what the guest has now."""
-    cpu = msgspec.structs.replace(spec.domain.cpu or CPU(), sockets=sockets)
-    return msgspec.structs.replace(spec, domain=msgspec.structs.replace(spec.domain, cpu=cpu))
+def _change_text(vmi: VirtualMachineInstance, begun: SizeChange | None = None) -> str:
+    """From the size at the start to what is wanted; empty when they are the same."""
+    begun = begun or vmi.status.hotvirt.change or SizeChange()
+    shape, memory = topology(vmi.spec.domain), guest_memory(vmi.spec)
+    parts = []
+    if begun.sockets != shape.sockets:
+        each = shape.cores * shape.threads
+        parts.append(
+            f"sockets {begun.sockets} → {shape.sockets} ({begun.sockets * each} → {shape.vcpus} vCPUs)"
+        )
+    if begun.guest is not None and begun.guest != memory:
+        parts.append(f"memory {begun.guest} → {memory}")
+    return ", ".join(parts)
+
+
+def _size_text(vmi: VirtualMachineInstance) -> str:
+    return f"sockets {topology(vmi.spec.domain).sockets}, memory {guest_memory(vmi.spec)}"

@@ -1,0 +1,213 @@
+"""A change of a running guest's size, seen as a whole: pure.
+
+Four sizes, never mixed: what is wanted (the spec), what the guest has (the status figures), what the
+hypervisor has or may have been told to have (claimed, by the node agent), and what the Pod covers for good
+(granted, by the VMI controller). Claimed never exceeds granted, and granted never exceeds what the Pod has in
+force: so the guest always fits its Pod, whoever dies at whatever line. `docs/architecture.md` has the story.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from hotvirt.api.conditions import find
+from hotvirt.api.kubevirt import CPU, GuestSize, Memory, Obstacle, VirtualMachineInstance, VMISpec
+from hotvirt.api.quantity import Quantity
+from hotvirt.plan.config import ClusterConfig
+from hotvirt.plan.memory import ALIGNMENT, guest_memory, overhead
+from hotvirt.plan.podresize import Size, Step, Verdict, size_of, target_size
+from hotvirt.plan.resources import pod_resources
+from hotvirt.plan.topology import topology
+
+CPU_RESOURCE: Final = "cpu"
+MEMORY_RESOURCE: Final = "memory"
+HOT_VCPU_CHANGE: Final = "HotVCPUChange"
+HOT_MEMORY_CHANGE: Final = "HotMemoryChange"
+HOT_RESOURCES_CHANGE: Final = "HotResourcesChange"
+CONDITIONS: Final = (HOT_VCPU_CHANGE, HOT_MEMORY_CHANGE, HOT_RESOURCES_CHANGE)
+_CONDITION_OF: Final = {CPU_RESOURCE: HOT_VCPU_CHANGE, MEMORY_RESOURCE: HOT_MEMORY_CHANGE}
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A size of the guest."""
+
+    vcpus: int
+    memory: int
+
+    def join(self, other: Guest) -> Guest:
+        """The larger of both in each."""
+        return Guest(max(self.vcpus, other.vcpus), max(self.memory, other.memory))
+
+    def of(self, resource: str) -> int:
+        return self.vcpus if resource == CPU_RESOURCE else self.memory
+
+    def status(self) -> GuestSize:
+        return GuestSize(vcpus=self.vcpus, memory=Quantity.bytes(self.memory))
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    wanted: Guest
+    current: Guest
+    claimed: Guest
+    granted: Guest
+    settled: bool
+    """Whether this generation of the spec was reached before: then the Pod's size is nobody's question."""
+
+    @property
+    def top(self) -> Guest:
+        """What the Pod has to cover now: growth outside-in, shrinking inside-out."""
+        return self.wanted.join(self.claimed)
+
+    def at_rest(self, resource: str) -> bool:
+        wanted = self.wanted.of(resource)
+        return all(size.of(resource) == wanted for size in (self.current, self.claimed, self.granted))
+
+
+def view(vmi: VirtualMachineInstance, gate: bool) -> View | None:
+    """None until the node agent has said what runs. With the gate off nothing is wanted but what there is."""
+    status = vmi.status
+    cpu, memory = status.current_cpu_topology, status.memory
+    if cpu is None:
+        return None
+    has = memory.guest_current if memory else None
+    current = Guest(
+        max(1, cpu.sockets) * max(1, cpu.cores) * max(1, cpu.threads),
+        (has if has is not None else guest_memory(vmi.spec)).value,
+    )
+    claimed = _guest(status.hotvirt.claimed, current)
+    granted = _guest(status.hotvirt.granted, claimed)
+    wanted = wanted_guest(vmi.spec) if gate else claimed
+    settled = status.hotvirt.settled_generation == vmi.metadata.generation
+    return View(wanted, _snapped(current, wanted), _snapped(claimed, wanted), granted, settled)
+
+
+def _snapped(size: Guest, wanted: Guest) -> Guest:
+    """Less than the smallest step of memory is no difference: a size at boot need not be a multiple of it."""
+    if abs(size.memory - wanted.memory) < ALIGNMENT:
+        return Guest(size.vcpus, wanted.memory)
+    return size
+
+
+def wanted_guest(spec: VMISpec) -> Guest:
+    return Guest(topology(spec.domain).vcpus, guest_memory(spec).value)
+
+
+def _guest(size: GuestSize | None, otherwise: Guest) -> Guest:
+    if size is None:
+        return otherwise
+    return Guest(
+        size.vcpus or otherwise.vcpus, size.memory.value if size.memory is not None else otherwise.memory
+    )
+
+
+def resized(spec: VMISpec, guest: Guest) -> VMISpec:
+    """The spec as it would be with a guest of this size."""
+    domain = spec.domain
+    shape = topology(domain)
+    if shape.vcpus != guest.vcpus:
+        sockets = -(-guest.vcpus // (shape.cores * shape.threads))
+        cpu = msgspec.structs.replace(
+            domain.cpu or CPU(), sockets=sockets, cores=shape.cores, threads=shape.threads
+        )
+        domain = msgspec.structs.replace(domain, cpu=cpu)
+    had = guest_memory(spec)
+    if had.value != guest.memory:
+        size = Quantity.bytes(guest.memory).in_family_of(had)
+        domain = msgspec.structs.replace(
+            domain, memory=msgspec.structs.replace(domain.memory or Memory(), guest=size)
+        )
+    return msgspec.structs.replace(spec, domain=domain)
+
+
+def pod_target(spec: VMISpec, config: ClusterConfig, seen: View, asked: Size) -> Size:
+    """The size of the Pod for now, in the shape the Pod was made with."""
+    return target_size(
+        size_of(pod_resources(resized(spec, seen.top), config)), _floor(spec, config, seen.claimed), asked
+    )
+
+
+def _floor(spec: VMISpec, config: ClusterConfig, claimed: Guest) -> Size:
+    """What the memory of the Pod may never go below while the hypervisor has this much.
+
+    Huge pages are counted apart and cannot change in place.
+    """
+    memory, given = spec.domain.memory, spec.domain.resources
+    if memory and memory.hugepages:
+        return Size()
+    need = Quantity.bytes(claimed.memory) + overhead(resized(spec, claimed), config)
+    request = given.requests.get(MEMORY_RESOURCE) if given else None
+    overcommits = (
+        config.memory_overcommit != 100
+        or bool(given and given.overcommit_guest_overhead)
+        or (request is not None and request < guest_memory(spec))
+    )
+    return Size({} if overcommits else {MEMORY_RESOURCE: need}, {MEMORY_RESOURCE: need})
+
+
+def grant(seen: View, target: Size, asked: Size, actual: Size | None) -> Guest:
+    """The size to grant now: more when the Pod has its size in force, less as soon as nobody needs more."""
+    top = seen.top
+
+    def granted(resource: str) -> int:
+        if top.of(resource) <= seen.granted.of(resource):
+            return top.of(resource)
+        covered = _covers(asked, target, resource) and _covers(actual, target, resource)
+        return top.of(resource) if covered else seen.granted.of(resource)
+
+    return Guest(granted(CPU_RESOURCE), granted(MEMORY_RESOURCE))
+
+
+def _covers(size: Size | None, needed: Size, resource: str) -> bool:
+    if size is None:
+        return False
+    pairs = ((size.requests, needed.requests), (size.limits, needed.limits))
+    return all(
+        resource not in need or (resource in have and have[resource] >= need[resource])
+        for have, need in pairs
+    )
+
+
+def pending(vmi: VirtualMachineInstance, seen: View, pod_differs: bool) -> tuple[str, ...]:
+    """The conditions that should stand now."""
+    changes = [
+        kind
+        for resource, kind in _CONDITION_OF.items()
+        if not seen.at_rest(resource)
+        # Guest and hypervisor are there, the Pod is not: the change is over when that is too.
+        or (pod_differs and find(vmi.status.conditions, kind) is not None)
+    ]
+    if pod_differs and not seen.settled and not changes:
+        return (HOT_RESOURCES_CHANGE,)
+    return tuple(changes)
+
+
+def explain(
+    kind: str, seen: View, verdict: Verdict, obstacles: tuple[Obstacle, ...], gate: bool
+) -> tuple[str, str]:
+    """Reason and message of a condition that stands."""
+    if not gate:
+        return "FeatureGateOff", "the feature gate InPlaceHotplug is off; nothing is changed until it is on."
+    if kind == HOT_RESOURCES_CHANGE:
+        return _stage(verdict)
+    resource = CPU_RESOURCE if kind == HOT_VCPU_CHANGE else MEMORY_RESOURCE
+    wanted = seen.wanted.of(resource)
+    if seen.granted.of(resource) < wanted:
+        return _stage(verdict)
+    if seen.current.of(resource) != wanted or seen.claimed.of(resource) != wanted:
+        for obstacle in obstacles:
+            if obstacle.resource == resource:
+                return obstacle.reason, obstacle.message
+        action = "taken" if seen.claimed.of(resource) <= wanted else "given back"
+        return "GuestPending", f"the guest has not yet {action} all of it."
+    return _stage(verdict)
+
+
+def _stage(verdict: Verdict) -> tuple[str, str]:
+    if verdict.step is Step.DONE:
+        return "PodResize", "the Pod has its new size."
+    return verdict.reason, verdict.message[:1].lower() + verdict.message[1:]
