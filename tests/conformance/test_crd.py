@@ -221,3 +221,72 @@ async def test_a_kind_that_is_not_namespaced_here_is_found_there(api: Api, ns: N
     """A custom resource of a namespace cannot be made outside of one."""
     answer = await api.post(f"/apis/{GROUP}/v1/widgets", widget())
     assert answer.status in (404, 405), answer.text
+
+
+async def served(api: Api, ns: Namespace, words: tuple[str, str], schema: dict[str, Any]) -> str:
+    """The collection of a new kind whose spec has this schema."""
+    plural, kind = words
+    await api.create(CRDS, crd(plural, kind, {"type": "object", "properties": {"spec": schema}}))
+    path = f"/apis/{GROUP}/v1/namespaces/{ns.name}/{plural}"
+    await wait_for(api, path, 200)
+    return path
+
+
+async def test_lists_that_are_sets_or_maps_have_nothing_twice(
+    api: Api, ns: Namespace, words: tuple[str, str]
+) -> None:
+    named = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}
+    schema = {
+        "type": "object",
+        "properties": {
+            "words": {"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"},
+            "named": {
+                "type": "array",
+                "items": named,
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["name"],
+            },
+        },
+    }
+    path = await served(api, ns, words, schema)
+    twice = {"words": ["a", "b", "a"], "named": [{"name": "x"}, {"name": "x"}]}
+    body = {"apiVersion": f"{GROUP}/v1", "kind": words[1], "metadata": {"name": "one"}, "spec": twice}
+    status = (await api.post(path, body)).refused(422, "Invalid")
+    assert causes(status) == {
+        ("FieldValueDuplicate", "spec.words[2]"),
+        ("FieldValueDuplicate", "spec.named[1]"),
+    }
+    (await api.delete(f"{CRDS}/{words[0]}.{GROUP}")).ok()
+
+
+async def test_any_of_and_not_are_checked(api: Api, ns: Namespace, words: tuple[str, str]) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
+        "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+        "not": {"required": ["a", "b"]},
+    }
+    path = await served(api, ns, words, schema)
+    body = {"apiVersion": f"{GROUP}/v1", "kind": words[1], "metadata": {"name": "one"}}
+    (await api.post(path, body | {"spec": {}})).refused(422, "Invalid")
+    (await api.post(path, body | {"spec": {"a": 1, "b": "x"}})).refused(422, "Invalid")
+    (await api.post(path, body | {"spec": {"b": "x"}})).ok(201)
+    (await api.delete(f"{CRDS}/{words[0]}.{GROUP}")).ok()
+
+
+async def test_a_kind_can_have_two_versions(api: Api, ns: Namespace, words: tuple[str, str]) -> None:
+    plural, kind = words
+    body = crd(plural, kind, {"type": "object", "x-kubernetes-preserve-unknown-fields": True})
+    (first,) = body["spec"]["versions"]
+    body["spec"]["versions"].append(first | {"name": "v1beta1", "storage": False})
+    await api.create(CRDS, body)
+    for version in ("v1", "v1beta1"):
+        await wait_for(api, f"/apis/{GROUP}/{version}/namespaces/{ns.name}/{plural}", 200)
+    path = f"/apis/{GROUP}/v1/namespaces/{ns.name}/{plural}"
+    made = await api.create(
+        path, {"apiVersion": f"{GROUP}/v1", "kind": kind, "metadata": {"name": "one"}, "spec": {"a": 1}}
+    )
+    older = (await api.get(f"{path}/one".replace("/v1/", "/v1beta1/"))).ok()
+    assert older == made | {"apiVersion": f"{GROUP}/v1beta1"} | {"metadata": older["metadata"]}
+    assert older["metadata"]["uid"] == made["metadata"]["uid"]
+    (await api.delete(f"{CRDS}/{plural}.{GROUP}")).ok()

@@ -67,6 +67,11 @@ def test_create_a_namespace(kubectl: Kubectl) -> None:
     kubectl("delete", "namespace", name, "--wait=false")
 
 
+def test_create_a_token(kubectl: Kubectl) -> None:
+    kubectl("create", "serviceaccount", "made")
+    assert len(kubectl("create", "token", "made", "--duration=10m").strip()) > 20
+
+
 def test_a_dry_run_on_the_server_keeps_nothing(kubectl: Kubectl) -> None:
     printed = kubectl("create", "-f", "-", "--dry-run=server", stdin=vm())
     assert printed == "virtualmachine.kubevirt.io/vm1 created (server dry run)\n"
