@@ -86,6 +86,31 @@ async def test_how_a_pod_ends(machine: OneMachine, script: str, phase: str, code
     )
 
 
+async def test_the_last_words_of_a_failed_container_are_its_message(machine: OneMachine) -> None:
+    container = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+    script = "seq 1000; echo the reason >&2; exit 1"
+    await machine.create(PODS, pod("a", script, container=container))
+    ended = await machine.phase("a", "Failed")
+    message = state_of(ended)["terminated"]["message"]
+    assert message.endswith("\nthe reason") and len(message.splitlines()) == 80
+    await machine.create(PODS, pod("b", "echo fine", container=container))
+    assert "message" not in state_of(await machine.phase("b", "Succeeded"))["terminated"]
+
+
+async def test_a_pod_that_waits_for_an_image_can_be_deleted(machine: OneMachine) -> None:
+    container = {"volumeMounts": [{"name": "disk", "mountPath": "/images/root"}]}
+    volumes = {"volumes": [{"name": "disk", "image": {"reference": "my/os:1"}}]}
+    await machine.create(PODS, pod("a", "true", container=container, spec=volumes))
+    waiting = await machine.until(PODS, "a", lambda obj: "waiting" in state_of(obj))
+    await machine.client.delete(PODS, "a", "default")
+    await machine.until_gone(PODS, "a")
+    assert machine.node
+    async with asyncio.timeout(10):
+        while machine.node._workers:
+            await asyncio.wait(machine.node._tasks)
+    assert not machine.folder(waiting).exists()
+
+
 async def test_the_logs_of_an_ended_pod_stay_until_it_is_deleted(machine: OneMachine) -> None:
     await machine.create(PODS, pod("a", "echo one; echo two; echo three"))
     ended = await machine.phase("a", "Succeeded")

@@ -18,7 +18,6 @@ from .inotify import Inotify
 
 CURRENT = "0.log"
 OLDER = "0.log.1"
-LAST_WORDS = 2048
 
 
 LogRequest = Any
@@ -88,21 +87,6 @@ class Record:
             return None
         time, stream, tag, text = parts
         return cls(time.decode("ascii", "replace"), stream.decode("ascii", "replace"), tag == b"F", text)
-
-
-def last_words(folder: Path, limit: int = LAST_WORDS) -> str:
-    """The end of what a container printed, as the kubelet puts it into the message of one that failed."""
-    try:
-        file = os.open(folder / CURRENT, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return ""
-    try:
-        os.lseek(file, max(0, os.fstat(file).st_size - 2 * limit), os.SEEK_SET)
-        data = os.read(file, 2 * limit)
-    finally:
-        os.close(file)
-    lines = [record.text for line in data.split(b"\n") if (record := Record.parse(line))]
-    return b"\n".join(lines)[-limit:].decode(errors="replace").strip()
 
 
 class Renderer:
@@ -225,6 +209,20 @@ async def read_log(
         reader.close()
         for stop in stops:
             stop()
+
+
+def last_words(folder: Path, most_lines: int = 80, most_bytes: int = 2048) -> str:
+    """The end of the log of a container that has ended: its termination message, with the kubelet's
+    bounds.
+    """
+    reader = _Reader(folder)
+    try:
+        records = _tail(list(reader.records()), most_lines)
+    finally:
+        reader.close()
+    renderer = Renderer(LogOptions())
+    text = b"".join(renderer.render(record) for record in records)
+    return text[-most_bytes:].decode("utf-8", "replace").strip()
 
 
 def _chunks(records: list[Record], renderer: Renderer, size: int = 64 * 1024) -> Iterator[bytes]:

@@ -21,7 +21,6 @@ from hotvirt.api.meta import now_micro
 
 from .cgroups import Cgroups, Limits
 from .inotify import Inotify
-from .logs import last_words
 from .network import NetworkError, PodNetwork, Sandbox
 from .processes import EndWatch, Process, boot_id, wait_for_end
 from .runtime import UNKNOWN_EXIT, ContainerRun, ExecResult, Launch, Listeners, PodLaunch, RuntimeFailure
@@ -249,8 +248,6 @@ class ProcessPod(Listeners):
                 record["oom"] = self._cgroups.oom_kills(self._uid, name) > 0
                 self._keep(name, record)
             reason = "OOMKilled" if record["oom"] else "Error"
-        if code and not message:
-            message = last_words(self._folder / "logs" / name)
         return ContainerRun(
             str(record["startedAt"]), code, number, str(record["finishedAt"]), reason, message
         )

@@ -7,6 +7,7 @@ worker of a node that was killed is made again from the Pod's folder and goes on
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import shutil
@@ -26,8 +27,9 @@ from hotvirt.kube.events import Recorder
 
 from . import launch, resize
 from .cgroups import CgroupError
+from .logs import last_words
 from .resizer import Resizer
-from .runtime import PodRuntime, Runtime, RuntimeFailure
+from .runtime import ContainerRun, PodRuntime, Runtime, RuntimeFailure
 from .sizes import Amounts, Ledger, SizeFile, asked_sizes, most_requests, pod_requests
 from .status import Knowledge, Waiting, pod_status
 from .termination import Termination
@@ -79,6 +81,7 @@ class PodWorker:
         self._resizer = Resizer(self._sizes, self._known, self._event)
         self._termination: Termination | None = None
         self._released = False
+        self._last_words: dict[str, str] = {}
         self._failures = 0
         self._pull_since = 0.0
         self._end_listeners: list[Callable[[], None]] = []
@@ -199,7 +202,7 @@ class PodWorker:
         """Take in what the runtime shows."""
         known = self._known
         if self._runtime:
-            known.runs = self._runtime.containers()
+            known.runs = {n: self._explained(n, run) for n, run in self._runtime.containers().items()}
             known.address = self._runtime.address or known.address
             if self.started:
                 known.sandbox = True
@@ -210,6 +213,20 @@ class PodWorker:
         self._book()
         for listener in list(self._end_listeners):
             listener()
+
+    def _explained(self, name: str, run: ContainerRun) -> ContainerRun:
+        """With the end of its log as the message, where the container failed and the Pod asks for that."""
+        if not run.exit_code or run.message or not self._wants_last_words(name):
+            return run
+        if name not in self._last_words:
+            self._last_words[name] = last_words(self._folder / "logs" / name)
+        return dataclasses.replace(run, message=self._last_words[name])
+
+    def _wants_last_words(self, name: str) -> bool:
+        spec = self._raw.get("spec") or {}
+        containers = [*spec.get("initContainers", []), *spec.get("containers", [])]
+        policies = {c["name"]: c.get("terminationMessagePolicy") for c in containers}
+        return policies.get(name) == "FallbackToLogsOnError"
 
     def _has_ended(self) -> bool:
         if not self.started:
