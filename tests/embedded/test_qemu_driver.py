@@ -228,6 +228,7 @@ async def test_every_kind_of_device_is_one_that_qemu_knows(tmp_path: Path) -> No
         disk("sata", bus="sata", shareable=True),
     ]
     disks += [disk("cd", kind="cdrom", bus="scsi"), disk("sata-cd", kind="cdrom", bus="sata")]
+    disks += [disk("read-only", bus="scsi", readonly=True)]
     disks += [Disk(name="empty", kind="cdrom", bus="sata"), disk("through", cache="writethrough")]
     described = machine(
         cpu=Cpu(sockets=2, cores=2, threads=2, max_sockets=3, model="Haswell"),

@@ -133,8 +133,10 @@ def test_disks_boot_in_their_order_unless_told_otherwise() -> None:
 
 
 def test_buses_and_kinds() -> None:
+    found = files("hd", "cd", "sata")
+    found.disks["lun"] = DiskFile("/claims/lun", device=True)
     line = argv(
-        files("hd", "cd", "lun", "sata"),
+        found,
         disks=(
             disk("hd", bus="scsi"),
             disk("cd", kind="cdrom", bus="scsi"),
@@ -157,6 +159,8 @@ def test_what_the_hardware_does_not_have_is_refused() -> None:
     names = [f"d{number}" for number in range(7)]
     with pytest.raises(command.CommandError, match="6 SATA ports"):
         argv(files(*names), disks=tuple(disk(name, bus="sata") for name in names))
+    with pytest.raises(command.CommandError, match="volumeMode Block"):
+        argv(files("a"), disks=(disk("a", kind="lun", bus="scsi"),))
     with pytest.raises(command.CommandError, match="only a CD-ROM drive may be empty"):
         argv(disks=(Disk(name="a"),))
 

@@ -73,7 +73,7 @@ def test_every_kind_of_disk() -> None:
                 ],
                 [
                     {"name": "system", "containerDisk": {"image": "my/os:1"}},
-                    {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+                    {"name": "data", "persistentVolumeClaim": {"claimName": "data", "readOnly": True}},
                     {"name": "raw", "dataVolume": {"name": "raw"}},
                     {"name": "seed", "cloudInitNoCloud": {"userData": "#!/bin/sh\necho $HOME $$"}},
                     {"name": "extra", "emptyDisk": {"capacity": "1Gi"}},
@@ -85,6 +85,7 @@ def test_every_kind_of_disk() -> None:
     assert list(disks) == ["system", "data", "media", "raw", "seed", "extra"]
     assert (disks["system"].boot_order, disks["system"].serial) == (1, "S1")
     assert (disks["data"].bus, disks["data"].cache, disks["data"].shareable) == ("scsi", "writethrough", True)
+    assert disks["data"].source is not None and disks["data"].source.readonly
     assert (disks["media"].kind, disks["media"].bus, disks["media"].source) == ("cdrom", "sata", None)
     assert (disks["raw"].kind, disks["raw"].bus) == ("lun", "scsi")
     assert disks["seed"].readonly

@@ -98,7 +98,7 @@ def prepare(machine: Machine) -> Files:
         if disk.source is None:
             continue
         file = _disk_file(disk, disk.source, machine)
-        file.readonly = file.readonly or disk.readonly or disk.kind == "cdrom"
+        file.readonly = file.readonly or disk.readonly or disk.source.readonly or disk.kind == "cdrom"
         wants_direct = disk.cache in ("", "none")
         file.direct = wants_direct and _can_be_direct(file)
         if wants_direct and not file.direct:

@@ -71,6 +71,7 @@ class Source(_Part, frozen=True):
 
     kind: SourceKind
     volume: str
+    readonly: bool = False  # the claim may only be read
     path: str = ""  # containerDisk: a file in the image other than the only one in disk/
     capacity: int = 0  # emptyDisk
     user_data: str = ""
@@ -279,7 +280,8 @@ def _source(volume: api.Volume) -> Source:
     if volume.container_disk:
         return Source(kind="containerDisk", volume=name, path=volume.container_disk.path)
     if volume.claim_name:
-        return Source(kind="claim", volume=name)
+        claim = volume.persistent_volume_claim
+        return Source(kind="claim", volume=name, readonly=bool(claim and claim.read_only))
     if volume.empty_disk:
         return Source(kind="emptyDisk", volume=name, capacity=volume.empty_disk.capacity.value)
     seed = volume.cloud_init_no_cloud

@@ -278,6 +278,10 @@ def _disks(machine: Machine, files: Files, ports: _RootPorts) -> list[str]:
             device = f"virtio-blk-pci,bus={ports.new('disk')}"
         device += f",id={device_id(disk.name)}"
         file = files.disks.get(disk.name)
+        if disk.kind == "lun" and (file is None or not file.device):
+            raise CommandError(
+                f"disk {disk.name}: a LUN needs a claim with volumeMode Block, or be a disk instead"
+            )
         if file is not None:
             out += ["-blockdev", json.dumps(blockdev(node, file, disk))]
             device += f",drive={node}"
