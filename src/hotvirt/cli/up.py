@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import subprocess
@@ -175,6 +176,20 @@ def in_background(options: Options, ready_fd: int) -> None:
         raise CliError(str(error)) from error
 
 
+def show_warnings() -> None:
+    """What the log has as a warning or worse is worth a line here too; the details stay in the log."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(OneLine(datefmt="%H:%M:%S"))
+    logging.getLogger().addHandler(handler)
+
+
+class OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        cause = f" ({record.exc_info[1]})" if record.exc_info and record.exc_info[1] else ""
+        return f"{self.formatTime(record, self.datefmt)}  ! {record.getMessage()}{cause}"
+
+
 def in_foreground(options: Options) -> None:
     from hotvirt.embedded.preflight import Refusal
     from hotvirt.embedded.state import StateError
@@ -183,6 +198,7 @@ def in_foreground(options: Options) -> None:
     from .feed import Feed
 
     click.echo(f"Starting Hotvirt on {options.state.path} (log: {options.state.log})")
+    show_warnings()
 
     def ready(started: Started) -> None:
         click.echo(f"Ready: {started.server}. In another terminal:")
