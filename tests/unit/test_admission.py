@@ -120,7 +120,10 @@ async def test_an_edit_of_a_running_vm_is_answered_with_its_plan() -> None:
     new["spec"]["template"]["spec"]["domain"]["cpu"]["cores"] = 2
     response = await admission(vmi()).validate(request(VMS, new, vm()))
     assert response.allowed
-    assert response.warnings == ["domain.cpu.sockets 1→2: live", "domain.cpu.cores 1→2: needs a restart"]
+    assert response.warnings == [
+        "domain.cpu.sockets 1→2: live, +100m cpu",
+        "domain.cpu.cores 1→2: needs a restart, it is fixed at start",
+    ]
 
 
 async def test_an_edit_of_a_vm_that_does_not_run_needs_no_words() -> None:

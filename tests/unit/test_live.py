@@ -74,7 +74,7 @@ def test_nothing_changed(with_baseline: bool) -> None:
 @pytest.mark.parametrize("with_baseline", [True, False])
 def test_more_sockets_are_live(with_baseline: bool) -> None:
     result = plan(edited(template(), "domain.cpu.sockets", 2), with_baseline=with_baseline)
-    assert messages(result) == (["domain.cpu.sockets 1→2: live"], [])
+    assert messages(result) == (["domain.cpu.sockets 1→2: live, +100m cpu"], [])
     assert result.vmi_patch == {"spec": {"domain": {"cpu": {"sockets": 2}}}}
     assert result.live[0].field == "spec.template.spec.domain.cpu.sockets"
 
@@ -116,13 +116,36 @@ def test_once_the_vmi_has_them_there_is_nothing_left_to_do() -> None:
             "domain.cpu.model host-passthrough added: needs a restart",
         ),
         ("domain.cpu.maxSockets", 8, CONFIG, "domain.cpu.maxSockets 8 added: needs a restart"),
-        ("domain.memory.guest", "2Gi", CONFIG, "domain.memory.guest 1Gi→2Gi: needs a restart, the memory"),
+        (
+            "domain.memory.guest",
+            "5Gi",
+            CONFIG,
+            "domain.memory.guest 1Gi→5Gi: needs a restart, the running machine has room for 4Gi",
+        ),
+        (
+            "domain.memory.guest",
+            "512Mi",
+            CONFIG,
+            "domain.memory.guest 1Gi→512Mi: needs a restart, the machine booted with 1Gi, which stays; with",
+        ),
+        (
+            "domain.memory.guest",
+            "1025Mi",
+            CONFIG,
+            "domain.memory.guest 1Gi→1025Mi: needs a restart, a machine that booted with 1Gi changes in",
+        ),
         ("domain.memory.guest", "512Mi", STAGE, "domain.memory.guest 1Gi→512Mi: needs a restart, vmRollout"),
+        (
+            "domain.resources.limits.cpu",
+            "2",
+            CONFIG,
+            "domain.resources.limits.cpu 2 added: needs a restart, a limit can neither appear nor go",
+        ),
         (
             "domain.resources.requests.cpu",
             "2",
-            CONFIG,
-            "domain.resources.requests.cpu 2 added: needs a restart",
+            STAGE,
+            "domain.resources.requests.cpu 2 added: needs a restart, vmRolloutStrategy is Stage",
         ),
         ("domain.devices.rng", {}, CONFIG, "domain.devices.rng added: needs a restart"),
         ("hostname", "b", CONFIG, "hostname b added: needs a restart"),
@@ -142,12 +165,13 @@ def test_what_waits_for_a_restart(path: str, value: Any, config: ClusterConfig, 
     assert result.restart[0].field == f"spec.template.spec.{path}"
 
 
-def test_fewer_sockets_wait() -> None:
+def test_fewer_sockets_are_live() -> None:
     old = template(cpu={"sockets": 4})
-    result = plan(edited(old, "domain.cpu.sockets", 1), old)
+    vmi = vmi_of(old, conditions=[{"type": "AgentConnected", "status": "True"}])
+    result = plan_update(vm_of(edited(old, "domain.cpu.sockets", 1)), vmi, CONFIG, old)
     assert messages(result) == (
+        ["domain.cpu.sockets 4→1: live, -300m cpu once the guest has let go"],
         [],
-        ["domain.cpu.sockets 4→1: needs a restart, vCPUs cannot be taken from a running machine yet"],
     )
 
 
@@ -163,9 +187,9 @@ def test_the_live_part_is_done_and_every_cause_is_named() -> None:
     new["volumes"].append({"name": "data", "emptyDisk": {"capacity": "1Gi"}})
     new["domain"]["devices"]["disks"][0]["bootOrder"] = 1
     live, restart = messages(plan(new))
-    assert live == ["domain.cpu.sockets 1→2: live"]
+    assert live == ["domain.cpu.sockets 1→2: live, +100m cpu"]
     assert restart == [
-        "domain.cpu.cores 1→2: needs a restart",
+        "domain.cpu.cores 1→2: needs a restart, it is fixed at start",
         "domain.devices.disks[root].bootOrder 1 added: needs a restart",
         "volumes[data] added: needs a restart",
         "hostname b added: needs a restart",
@@ -204,11 +228,20 @@ def test_what_means_the_same_is_no_change(same: dict[str, Any]) -> None:
     assert plan(same) == UpdatePlan()
 
 
-def test_sizes_that_come_from_the_requests_stay_what_they_are() -> None:
+def test_sizes_that_come_from_the_requests_follow_them() -> None:
     old = template()
     old["domain"] = {"resources": {"requests": {"memory": "1Gi", "cpu": "2"}}, "devices": {}}
     new = edited(old, "domain.resources.requests.cpu", "4")
-    assert messages(plan(new, old)) == ([], ["domain.resources.requests.cpu 2→4: needs a restart"])
+    new["domain"]["resources"]["requests"]["memory"] = "2Gi"
+    assert messages(plan(new, old)) == (
+        [
+            "domain.cpu.sockets 2→4: live",
+            "domain.memory.guest 1Gi→2Gi: live",
+            "domain.resources.requests.cpu 2→4: live, +2 cpu",
+            "domain.resources.requests.memory 1Gi→2Gi: live, +1026Mi memory",
+        ],
+        [],
+    )
 
 
 @pytest.mark.parametrize(
@@ -278,6 +311,7 @@ def test_the_plan_is_stable_once_its_live_part_is_done(changes: list[tuple[str, 
     if "spec" in first.vmi_patch:
         domain = first.vmi_patch["spec"].get("domain", {})
         vmi["spec"]["domain"]["cpu"] |= domain.get("cpu", {})
+        vmi["spec"]["domain"]["memory"] |= domain.get("memory", {})
         vmi["spec"] |= {key: value for key, value in first.vmi_patch["spec"].items() if key != "domain"}
     second = plan_update(vm_of(new), vmi, CONFIG, template())
     assert second.live == [] and second.vmi_patch == {}

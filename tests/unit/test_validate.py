@@ -103,13 +103,17 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     (f"{D}.cpu.sockets", 5, f"{D}.cpu.sockets", "5 sockets are more than maxSockets (4)"),
     (f"{D}.cpu.maxSockets", 256, f"{D}.cpu.maxSockets", "256 vCPUs; 255 are possible"),
     (f"{D}.cpu.features", [{"policy": "x"}], f"{D}.cpu.features[0].name", "needs a name"),
-    (f"{D}.memory", {}, f"{D}.resources.limits.memory", ""),
+    (f"{D}.memory", {}, f"{D}.resources.requests.memory", "more than its limit (512Mi)"),
     (f"{D}.memory.guest", "0", f"{D}.memory.guest", "too little"),
     (f"{D}.memory.guest", "-1Gi", f"{D}.memory.guest", "too little"),
     (f"{D}.memory.guest", "100Pi", f"{D}.memory.guest", "too much"),
     (f"{D}.memory.guest", "lots", f"{D}.memory.guest", "not a quantity"),
     (f"{D}.memory.guest", "5Gi", f"{D}.memory.guest", "more than maxGuest (4Gi)"),
+    (f"{D}.memory.guest", "1025Mi", f"{D}.memory.guest", "not a multiple of 2Mi: use 1Gi or 1026Mi"),
+    (f"{D}.memory.guest", "1G", f"{D}.memory.guest", "use 952Mi or 954Mi"),
     (f"{D}.memory.maxGuest", "0", f"{D}.memory.maxGuest", "not between"),
+    (f"{D}.memory.maxGuest", "512Mi", f"{D}.memory.guest", "more than maxGuest (512Mi)"),
+    (f"{D}.memory.maxGuest", "4097Mi", f"{D}.memory.maxGuest", "use 4Gi or 4098Mi"),
     (f"{D}.memory.hugepages", {"pageSize": "3Mi"}, f"{D}.memory.hugepages.pageSize", "use 2Mi or 1Gi"),
     (f"{D}.resources.requests.memory", "3Gi", f"{D}.resources.requests.memory", "more than its limit (2Gi)"),
     (f"{D}.resources.limits.memory", "-1", f"{D}.resources.limits.memory", "negative"),
@@ -232,6 +236,12 @@ REFUSED: list[tuple[str, Any, str, str]] = [
         "more than the guest's memory",
     ),
     (
+        "spec.template.metadata.annotations",
+        {"hotvirt.io/min-guest": "513Mi"},
+        "spec.template.metadata.annotations[hotvirt.io/min-guest]",
+        "use 512Mi or 514Mi",
+    ),
+    (
         "spec.dataVolumeTemplates",
         [{"metadata": {"name": "d"}, "spec": {"source": {"blank": {}}}}],
         "spec.dataVolumeTemplates[0].metadata.name",
@@ -249,6 +259,26 @@ def test_refused(where: str, value: Any, field: str, message: str) -> None:
     causes = validate_vm(vm, CONFIG)
     assert field in fields(causes)
     assert any(message in cause.message for cause in causes if cause.field == field)
+
+
+def test_a_guest_may_not_have_too_much_beyond_min_guest() -> None:
+    vm = put(good_vm(), "spec.template.metadata.annotations", {"hotvirt.io/min-guest": "256Mi"})
+    assert validate_vm(put(vm, f"{D}.memory.guest", "2Gi"), CONFIG) == []
+    (cause,) = validate_vm(put(vm, f"{D}.memory.guest", "3Gi"), CONFIG)
+    assert "256Mi is too little for a guest of 3Gi" in cause.message
+    assert cause.message.endswith("it needs at least 384Mi")
+
+
+def test_a_size_that_cannot_change_live_is_fine_to_start_with_and_to_keep_but_not_to_change_to() -> None:
+    odd = put(good_vm(), f"{D}.memory", {"guest": "1G"})
+    assert validate_vm(odd, CONFIG) == []
+    assert validate_vm(put(odd, f"{D}.cpu.sockets", 2), CONFIG, odd) == []
+    plain = put(good_vm(), f"{D}.memory", {"guest": "1Gi"})
+    (cause,) = validate_vm(odd, CONFIG, plain)
+    assert (cause.field, cause.message) == (
+        f"{D}.memory.guest",
+        "1G is not a multiple of 2Mi: use 952Mi or 954Mi",
+    )
 
 
 def test_every_cause_is_named_at_once() -> None:

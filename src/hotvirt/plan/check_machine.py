@@ -9,7 +9,16 @@ from hotvirt.api.domain import Domain, Firmware
 from hotvirt.api.kubevirt import VMISpec
 from hotvirt.api.quantity import Quantity
 from hotvirt.plan.causes import Causes
-from hotvirt.plan.memory import GIB, MIB, guest_memory
+from hotvirt.plan.memory import (
+    GIB,
+    MIB,
+    MOVABLE_PER_BOOT,
+    alignment,
+    boot_for,
+    boot_memory,
+    guest_memory,
+    most_with,
+)
 from hotvirt.plan.topology import MOST_VCPUS, topology
 
 SMALLEST_GUEST: Final = Quantity.bytes(16 * MIB)
@@ -80,8 +89,21 @@ def check_memory(causes: Causes, spec: VMISpec, path: str, instancetype: str | N
             )
         elif guest > memory.max_guest:
             causes.invalid(given, f"{guest} is more than maxGuest ({memory.max_guest}): raise maxGuest too")
+        check_alignment(causes, f"{here}.maxGuest", memory.max_guest, alignment(spec))
     if memory.hugepages:
         _check_hugepages(causes, memory.hugepages.page_size, guest, here)
+    elif memory.max_guest is not None:
+        # It is to change while it runs; otherwise any size will do to start with.
+        check_alignment(causes, given, guest, alignment(spec))
+
+
+def check_alignment(causes: Causes, field: str, size: Quantity, step: int) -> None:
+    """A size that a running machine can have is a multiple of the step."""
+    if size <= _NONE or not size.value % step:
+        return
+    below, above = size.value // step * step, -(-size.value // step) * step
+    near = " or ".join(str(Quantity.bytes(each)) for each in (below, above) if each)
+    causes.invalid(field, f"{size} is not a multiple of {Quantity.bytes(step)}: use {near}")
 
 
 def _check_hugepages(causes: Causes, page_size: str, guest: Quantity, here: str) -> None:
@@ -98,11 +120,21 @@ def check_min_guest(causes: Causes, text: str, spec: VMISpec, field: str) -> Non
     if error:
         causes.invalid(field, error)
         return
-    least = Quantity(text)
+    least, guest = Quantity(text), guest_memory(spec)
+    boot = boot_memory(guest.value, text)
     if least < SMALLEST_GUEST:
         causes.invalid(field, f"{least} is too little: a guest needs at least {SMALLEST_GUEST}")
-    elif least > guest_memory(spec):
-        causes.invalid(field, f"{least} is more than the guest's memory ({guest_memory(spec)})")
+    elif least > guest:
+        causes.invalid(field, f"{least} is more than the guest's memory ({guest})")
+    elif guest.value > most_with(boot):
+        needed = Quantity.bytes(boot_for(guest.value))
+        causes.invalid(
+            field,
+            f"{least} is too little for a guest of {guest}, of which {MOVABLE_PER_BOOT} times that may be "
+            f"plugged: it needs at least {needed}",
+        )
+    else:
+        check_alignment(causes, field, least, alignment(spec))
 
 
 def check_resources(causes: Causes, spec: VMISpec, path: str) -> None:
@@ -118,9 +150,6 @@ def check_resources(causes: Causes, spec: VMISpec, path: str) -> None:
         limit = resources.limits.get(name)
         if limit is not None and request > limit:
             causes.invalid(f"{here}.requests.{name}", f"{request} is more than its limit ({limit})")
-    limit, guest = resources.limits.get("memory"), guest_memory(spec)
-    if limit and limit < guest:
-        causes.invalid(f"{here}.limits.memory", f"{limit} is less than the guest's memory ({guest})")
 
 
 def check_firmware(causes: Causes, firmware: Firmware | None, path: str) -> None:

@@ -29,6 +29,13 @@ PAGE_TABLE_SHARE: Final = 512  # 8 bytes of page table for each page of 4096 byt
 ALIGNMENT: Final = 2 * MIB
 HUGE_ALIGNMENT: Final = GIB
 
+# Linux adds memory in blocks of this size: a smaller rest at the end of a region is never brought online.
+MEMORY_BLOCK: Final = 128 * MIB
+# What is plugged is movable: programs can use it, but the guest's kernel keeps its own things (16 MiB for
+# each plugged GiB, page tables, caches of inodes and network buffers) in the memory it booted with. With
+# more than this many times the boot memory the kernel starves while most of the memory is free.
+MOVABLE_PER_BOOT: Final = 7
+
 
 def guest_memory(spec: VMISpec) -> Quantity:
     """What the guest sees: memory.guest, else the memory requested, else its limit, else one huge page.
@@ -53,6 +60,28 @@ def alignment(spec: VMISpec) -> int:
     if memory and memory.hugepages and memory.hugepages.page_size == "1Gi":
         return HUGE_ALIGNMENT
     return ALIGNMENT
+
+
+def boot_memory(guest: int, least: str | None) -> int:
+    """Bytes that are ordinary RAM in a machine that starts with a guest of this size.
+
+    `least` is the annotation hotvirt.io/min-guest: then only that much is, in whole blocks, and the rest is
+    plugged at start, so that it can be taken away.
+    """
+    if not least or Quantity.parse_error(least):
+        return guest
+    return min(guest, -(-Quantity(least).value // MEMORY_BLOCK) * MEMORY_BLOCK)
+
+
+def most_with(boot: int) -> int:
+    """Bytes that a guest with this much boot memory may have in all."""
+    return boot * (1 + MOVABLE_PER_BOOT)
+
+
+def boot_for(guest: int) -> int:
+    """The least boot memory, in whole blocks, with which a guest may have this size."""
+    least = -(-guest // (1 + MOVABLE_PER_BOOT))
+    return -(-least // MEMORY_BLOCK) * MEMORY_BLOCK
 
 
 def overhead(

@@ -12,6 +12,7 @@ from hotvirt.plan.causes import Cause, Causes, type_error
 from hotvirt.plan.check_devices import check_boot_order, check_disks, check_networks, check_volumes
 from hotvirt.plan.check_machine import (
     ARCHITECTURES,
+    check_alignment,
     check_cpu,
     check_firmware,
     check_machine_type,
@@ -20,6 +21,7 @@ from hotvirt.plan.check_machine import (
     check_resources,
 )
 from hotvirt.plan.config import ClusterConfig
+from hotvirt.plan.memory import alignment, guest_memory
 from hotvirt.plan.validate_storage import check_data_volume_spec
 
 __all__ = ["Cause", "validate_vm", "validate_vmi"]
@@ -27,8 +29,8 @@ __all__ = ["Cause", "validate_vm", "validate_vmi"]
 RUN_STRATEGIES: Final = ("Always", "RerunOnFailure", "Manual", "Halted", "Once")
 
 
-def validate_vm(vm: dict[str, Any], config: ClusterConfig) -> list[Cause]:
-    """Every cause why this VM cannot work; none when it can."""
+def validate_vm(vm: dict[str, Any], config: ClusterConfig, old: dict[str, Any] | None = None) -> list[Cause]:
+    """Every cause why this VM cannot work; none when it can. `old` is the VM before an edit."""
     try:
         typed = codec.convert(vm, VirtualMachine)
     except msgspec.ValidationError as error:
@@ -53,6 +55,8 @@ def validate_vm(vm: dict[str, Any], config: ClusterConfig) -> list[Cause]:
         causes, typed.spec.template.metadata.annotations, typed.spec.template.spec, "spec.template."
     )
     _check_templates(causes, raw, typed)
+    if old is not None and not causes.found:
+        _check_edit(causes, typed, old)
     return causes.found
 
 
@@ -108,6 +112,18 @@ def _check_spec(
             causes.label(f"{path}.{name}", value)
     causes.one_of(f"{path}.startStrategy", spec.start_strategy, ("Paused",))
     causes.one_of(f"{path}.architecture", spec.architecture, ARCHITECTURES)
+
+
+def _check_edit(causes: Causes, vm: VirtualMachine, old: dict[str, Any]) -> None:
+    """A new size must be one that a running machine can have; what was stored before may stay as it is."""
+    spec = vm.spec.template.spec
+    try:
+        before = codec.convert(old, VirtualMachine).spec.template.spec
+    except msgspec.ValidationError:
+        return
+    guest = guest_memory(spec)
+    if guest != guest_memory(before):
+        check_alignment(causes, "spec.template.spec.domain.memory.guest", guest, alignment(spec))
 
 
 def _check_annotations(causes: Causes, annotations: dict[str, str], spec: VMISpec, prefix: str) -> None:
