@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from hotvirt.api.core import ConfigMap
 from hotvirt.api.meta import ObjectMeta
 from hotvirt.kube.client import Client
 from hotvirt.kube.events import Recorder
 
-from .tiny_api import TinyApi, config_map
+from .tiny_api import TinyApi, config_map, status
 
 ABOUT = ConfigMap(metadata=ObjectMeta(name="one", namespace="ns", uid="u1", resource_version="7"))
 
@@ -90,12 +91,30 @@ async def test_an_object_that_floods_is_cut_off_and_others_are_not() -> None:
         assert {event["reason"]: event["count"] for event in events(api)}["Flood"] == 26
 
 
-async def test_an_api_that_refuses_costs_a_log_line_only(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_api_that_is_away_is_waited_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     api = TinyApi()
-    async with api.running() as config:
-        pass
-    async with Client(config) as client:
-        recorder = Recorder(client, "c")
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            api.interfere = None
+
+    async def away(request: web.Request) -> web.StreamResponse:
+        return status(503, "ServiceUnavailable", "away")
+
+    async def forbid(request: web.Request) -> web.StreamResponse:
+        return status(403, "Forbidden", "no events here")
+
+    api.interfere = away
+    async with api.running() as config, Client(config) as client:
+        recorder = Recorder(client, "c", sleep=sleep)
+        recorder.event(ABOUT, "Normal", "Late", "heard in the end")
+        await recorder.flush()
+        assert [event["reason"] for event in events(api)] == ["Late"]
+        assert len(waits) == 3
+        api.interfere = forbid
         recorder.event(ABOUT, "Normal", "Lost", "nobody hears")
         await recorder.close()
+        assert len(waits) == 3
     assert "Lost nobody hears" in caplog.text

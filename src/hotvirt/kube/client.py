@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import builtins
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 import aiohttp
@@ -343,7 +344,7 @@ class Client:
         field_selector: str = "",
         timeout_seconds: int | None = None,
         inactivity: float = INACTIVITY,
-    ) -> AsyncIterator[WatchEvent[dict[str, Any]]]: ...
+    ) -> AsyncGenerator[WatchEvent[dict[str, Any]], None]: ...
     @overload
     def watch(
         self,
@@ -356,7 +357,7 @@ class Client:
         field_selector: str = "",
         timeout_seconds: int | None = None,
         inactivity: float = INACTIVITY,
-    ) -> AsyncIterator[WatchEvent[T]]: ...
+    ) -> AsyncGenerator[WatchEvent[T], None]: ...
     async def watch(
         self,
         resource: Resource,
@@ -368,7 +369,7 @@ class Client:
         field_selector: str = "",
         timeout_seconds: int | None = None,
         inactivity: float = INACTIVITY,
-    ) -> AsyncIterator[WatchEvent[Any]]:
+    ) -> AsyncGenerator[WatchEvent[Any], None]:
         """Changes after `resource_version`, until the server ends it. Raises Gone when that is too old."""
         if timeout_seconds is None:
             shortest, longest = WATCH_SECONDS
@@ -379,11 +380,13 @@ class Client:
             "resourceVersion": resource_version,
             "timeoutSeconds": str(timeout_seconds),
         }
-        async for line in self.lines("GET", resource.path(namespace), params=params, inactivity=inactivity):
-            event = decode_line(line)
-            if event.type == "ERROR":
-                raise error_for(500, msgspec.json.decode(event.object))
-            yield WatchEvent(event.type, item_as(event.object, cls, resource))
+        path = resource.path(namespace)
+        async with aclosing(self.lines("GET", path, params=params, inactivity=inactivity)) as lines:
+            async for line in lines:
+                event = decode_line(line)
+                if event.type == "ERROR":
+                    raise error_for(500, msgspec.json.decode(event.object))
+                yield WatchEvent(event.type, item_as(event.object, cls, resource))
 
     async def lines(
         self,
@@ -392,7 +395,7 @@ class Client:
         *,
         params: Mapping[str, str] | None = None,
         inactivity: float | None = None,
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """The answer line by line, as it comes (watches, logs with follow)."""
         rest = b""
         try:

@@ -10,15 +10,16 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from hotvirt.api import meta
 from hotvirt.api.resources import EVENTS
 
+from .backoff import Backoff
 from .client import Client
-from .errors import ApiError, NotFound
+from .errors import ApiError, NotFound, ServerError, TooManyRequests, Unreachable
 from .transport import RateLimit
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ SIMILAR_WITHIN = 600.0
 BURST_PER_OBJECT = 25
 EVENTS_PER_SECOND = 1 / 300
 CLOSE_WITHIN = 5.0
+RETRIES = 6
 
 
 class _Memory(OrderedDict[Any, V], Generic[V]):
@@ -59,8 +61,15 @@ class _Known:
 
 class Recorder:
     def __init__(
-        self, client: Client, component: str, host: str = "", *, clock: Callable[[], float] = time.monotonic
+        self,
+        client: Client,
+        component: str,
+        host: str = "",
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        self._sleep = sleep
         self._client = client
         self._component = component
         self._host = host
@@ -105,13 +114,24 @@ class Recorder:
         while True:
             event = await self._queue.get()
             try:
-                await self._send(event)
+                await self._send_with_patience(event)
             except ApiError as error:
                 log.warning(
                     "an event could not be written: %s %s: %s", event["reason"], event["message"], error
                 )
             finally:
                 self._queue.task_done()
+
+    async def _send_with_patience(self, event: dict[str, Any]) -> None:
+        """An API that is away for a moment comes back; one that refuses does not change its mind."""
+        backoff = Backoff(initial=0.2, maximum=5.0)
+        for _ in range(RETRIES):
+            try:
+                return await self._send(event)
+            except (Unreachable, ServerError, TooManyRequests) as error:
+                log.debug("an event waits for the API: %s", error)
+                await self._sleep(backoff.next())
+        return await self._send(event)
 
     async def _send(self, event: dict[str, Any]) -> None:
         known = self._known.remember(event["key"], _Known)

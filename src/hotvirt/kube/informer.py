@@ -13,6 +13,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -218,15 +219,16 @@ class Informer(Generic[T]):
             field_selector=self._field_selector,
             inactivity=self._inactivity,
         )
-        async for event in events:
-            key, entry = self._parse(event.object)
-            self._backoff.reset()
-            if event.type != "BOOKMARK" and not self._is_stale(key, entry):
-                if event.type == "DELETED":
-                    self._remove(key, entry)
-                else:
-                    self._put(key, entry)
-            self._version = entry.resource_version or self._version
+        async with aclosing(events):
+            async for event in events:
+                key, entry = self._parse(event.object)
+                self._backoff.reset()
+                if event.type != "BOOKMARK" and not self._is_stale(key, entry):
+                    if event.type == "DELETED":
+                        self._remove(key, entry)
+                    else:
+                        self._put(key, entry)
+                self._version = entry.resource_version or self._version
 
     def _parse(self, raw: msgspec.Raw) -> tuple[Key, _Entry[T]]:
         own = bytes(raw)  # a copy: the buffer it lies in is a whole page
