@@ -225,6 +225,7 @@ async def test_what_is_not_live_waits_for_a_restart_and_says_all_causes(world):
     assert "domain.cpu.cores" in restart["message"]
     assert "domain.memory.guest" in restart["message"]
     assert vm["status"]["observedGeneration"] == 1
+    assert {each["observedGeneration"] for each in vm["status"]["conditions"]} == {2}
     vmi = await cluster.until(VMIS, "one", lambda each: each["spec"]["domain"]["cpu"]["sockets"] == 2)
     assert vmi["spec"]["domain"]["cpu"]["cores"] == 1
     back = {"domain": {"cpu": {"sockets": 2, "cores": 1}, "memory": {"guest": "256Mi"}}}

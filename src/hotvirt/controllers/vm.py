@@ -312,7 +312,9 @@ def _conditions(
         conditions.append(
             _kept(old, Condition(type=FAILURE, status=TRUE, reason=problem.reason, message=problem.message))
         )
-    return tuple(conditions)
+    # kubectl wait takes a condition for stale that was not observed at the VM's own generation.
+    generation = vm.metadata.generation
+    return tuple(msgspec.structs.replace(each, observed_generation=generation) for each in conditions)
 
 
 def _kept(old: Sequence[Condition], new: Condition) -> Condition:
