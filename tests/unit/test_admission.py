@@ -126,6 +126,33 @@ async def test_an_edit_of_a_running_vm_is_answered_with_its_plan() -> None:
     ]
 
 
+async def test_the_order_is_told_where_several_sizes_change() -> None:
+    new = vm(sockets=2)
+    new["spec"]["template"]["spec"]["domain"]["memory"]["guest"] = "2Gi"
+    warnings = (await admission(vmi()).validate(request(VMS, new, vm()))).warnings
+    assert len(warnings) == 3
+    assert warnings[2].startswith("in this order: Pod cpu 100m→200m, guest vCPUs 1→2, Pod memory ")
+
+
+async def test_a_limit_below_the_guest_is_told() -> None:
+    tight = vm()
+    tight["spec"]["template"]["spec"]["domain"]["resources"] = {"limits": {"memory": "512Mi"}}
+    response = await admission().validate(request(VMS, tight))
+    assert response.allowed
+    assert response.warnings == [
+        "domain.resources.limits.memory 512Mi is less than the guest's memory: "
+        "the Pod gets 1Gi and the overhead"
+    ]
+
+
+async def test_a_size_that_no_running_machine_can_have_is_refused() -> None:
+    odd = vm()
+    odd["spec"]["template"]["spec"]["domain"]["memory"]["guest"] = "1025Mi"
+    response = await admission(vmi()).validate(request(VMS, odd, vm()))
+    assert (response.allowed, response.code) == (False, 422)
+    assert "use 1Gi or 1026Mi" in response.message
+
+
 async def test_an_edit_of_a_vm_that_does_not_run_needs_no_words() -> None:
     assert (await admission(None).validate(request(VMS, vm(sockets=2), vm()))).warnings == []
 

@@ -210,6 +210,36 @@ class TestPodResources:
             "limits": {"cpu": Quantity(2), "memory": Quantity("2Gi") + extra, "example.com/gpu": Quantity(1)},
         }
 
+    def test_limits_that_a_quota_demands(self) -> None:
+        spec = spec_of(cpu={"sockets": 2}, memory={"guest": "1Gi"})
+        bare, full = pod_resources(spec, CONFIG), pod_resources(spec, CONFIG, ("cpu", "memory"))
+        assert full["requests"] == bare["requests"]
+        assert full["limits"] == {"cpu": Quantity(2), "memory": bare["requests"]["memory"] * 2}
+        own = spec_of(memory={"guest": "1Gi"}, resources={"limits": {"cpu": "500m", "memory": "2Gi"}})
+        assert pod_resources(own, CONFIG, ("cpu", "memory")) == pod_resources(own, CONFIG)
+
+    def test_a_limit_below_the_guest_is_raised_to_it(self) -> None:
+        for given_resources, request in (
+            ({"limits": {"memory": "512Mi"}}, "1Gi"),
+            ({"requests": {"memory": "512Mi"}, "limits": {"memory": "512Mi"}}, "1Gi"),
+            ({"requests": {"memory": "256Mi"}, "limits": {"memory": "512Mi"}}, "256Mi"),
+        ):
+            spec = spec_of(memory={"guest": "1Gi"}, resources=given_resources)
+            extra, resources = overhead(spec, CONFIG), pod_resources(spec, CONFIG)
+            assert resources["limits"]["memory"] == Quantity("1Gi") + extra
+            assert resources["requests"]["memory"] == Quantity(request) + extra
+
+    @given(st.integers(1, 64), st.integers(100, 300), st.sets(st.sampled_from(["cpu", "memory"])))
+    def test_a_limit_always_covers_guest_and_overhead(
+        self, blocks: int, overcommit: int, limited: set[str]
+    ) -> None:
+        config = ClusterConfig(memory_overcommit=overcommit)
+        spec = spec_of(memory={"guest": f"{blocks * 128}Mi"})
+        limits = pod_resources(spec, config, limited)["limits"]
+        assert limits.keys() == limited
+        if "memory" in limits:
+            assert limits["memory"] >= guest_memory(spec) + overhead(spec, config)
+
     def test_a_limit_alone_is_the_request_too(self) -> None:
         spec = spec_of(
             cpu={"sockets": 4},

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from hotvirt.api import codec
 from hotvirt.api.crd import unacted_fields
+from hotvirt.api.kubevirt import VirtualMachine
 from hotvirt.plan.live import TEMPLATE, UpdatePlan
+from hotvirt.plan.memory import guest_memory
+from hotvirt.plan.resources import limit_is_raised
 
 # An API server cuts a warning here.
 MOST_CHARACTERS: Final = 256
@@ -36,9 +40,25 @@ def _listed(text: str, items: list[str]) -> str:
     return f"{text}{len(items)} fields"
 
 
+def size_warnings(vm: dict[str, Any]) -> list[str]:
+    """What the Pod gets although the user wrote something else."""
+    spec = codec.convert(vm, VirtualMachine).spec.template.spec
+    if not limit_is_raised(spec):
+        return []
+    given = spec.domain.resources
+    limit = given.limits["memory"] if given else None
+    return [
+        f"domain.resources.limits.memory {limit} is less than the guest's memory: "
+        f"the Pod gets {guest_memory(spec)} and the overhead"
+    ]
+
+
 def plan_warnings(plan: UpdatePlan) -> list[str]:
-    """One warning for each change of a running machine."""
-    lines = [change.message for change in plan.live] + [cause.message for cause in plan.restart]
+    """One warning for each change of a running machine, and the order where several sizes change."""
+    lines = [change.message for change in plan.live]
+    if len({step.resource for step in plan.steps if step.where == "guest"}) > 1:
+        lines.append(f"in this order: {', '.join(str(step) for step in plan.steps)}")
+    lines += [cause.message for cause in plan.restart]
     return [_cut(line) for line in lines]
 
 

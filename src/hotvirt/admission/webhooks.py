@@ -14,12 +14,13 @@ from typing import Any, Final
 import msgspec
 
 from hotvirt.admission.request import AdmissionRequest, AdmissionResponse, Rule, forbid, refuse
-from hotvirt.admission.warnings import plan_warnings, unacted_warning
+from hotvirt.admission.warnings import plan_warnings, size_warnings, unacted_warning
 from hotvirt.api import names
 from hotvirt.api.resources import DATAVOLUMES, KUBEVIRTS, VMIMS, VMIS, VMS
 from hotvirt.kube.errors import ApiError
 from hotvirt.plan.config import ClusterConfig
 from hotvirt.plan.defaults import vmi_defaults
+from hotvirt.plan.headroom import Surroundings
 from hotvirt.plan.live import plan_update
 from hotvirt.plan.validate import validate_vm, validate_vmi
 from hotvirt.plan.validate_cluster import validate_kubevirt
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 Lookup = Callable[[str, str], Awaitable[dict[str, Any] | None]]
 """(namespace, name) to the object, or None when there is none."""
+
+Around = Callable[[dict[str, Any]], Surroundings]
+"""A VMI to what surrounds it; answers at once."""
 
 _ALLOWED: Final = AdmissionResponse()
 
@@ -52,11 +56,15 @@ class Admission:
         config: Callable[[], ClusterConfig],
         vmi: Lookup | None = None,
         revision: Lookup | None = None,
+        around: Around | None = None,
     ) -> None:
-        """`vmi` finds a running machine, `revision` the ControllerRevision that it was started from."""
+        """`vmi` finds a running machine, `revision` the ControllerRevision that it was started from,
+        `around` what is free on its node and in its quotas.
+        """
         self._config = config
         self._vmi = vmi
         self._revision = revision
+        self._around = around
         self._validators = {
             VMS.group_resource: self._validate_vm,
             VMIS.group_resource: self._validate_vmi,
@@ -85,13 +93,14 @@ class Admission:
         return await self._validators[request.resource](request, request.object)
 
     async def _validate_vm(self, request: AdmissionRequest, vm: dict[str, Any]) -> AdmissionResponse:
-        causes = validate_vm(vm, self._config())
+        causes = validate_vm(vm, self._config(), request.old_object)
         if causes:
             return refuse(causes)
         if request.user in names.HOTVIRT_USERS:
             return _ALLOWED
         warnings = unacted_warning(VMS.kind, vm)
         if _template(vm) != _template(request.old_object):
+            warnings += size_warnings(vm)
             warnings += await self._what_comes_of_it(request, vm)
         return AdmissionResponse(warnings=warnings)
 
@@ -108,7 +117,8 @@ class Admission:
             # The edit itself is fine, and the VM controller plans it again: only the preview is missing.
             log.warning("cannot look at the machine of %s/%s: %s", request.namespace, request.name, error)
             return ["The running machine could not be looked at; the VM's conditions will tell what waits."]
-        return plan_warnings(plan_update(vm, vmi, self._config(), baseline))
+        around = self._around(vmi) if self._around is not None else None
+        return plan_warnings(plan_update(vm, vmi, self._config(), baseline, around))
 
     async def _started_from(self, namespace: str, vmi: dict[str, Any]) -> dict[str, Any] | None:
         name = (vmi.get("status") or {}).get("virtualMachineRevisionName")

@@ -14,6 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from hotvirt.admission.lookups import client_lookup
+from hotvirt.admission.room import Room
 from hotvirt.admission.webhooks import Admission
 from hotvirt.api import names
 from hotvirt.api.kubevirt import KubeVirt
@@ -71,6 +72,7 @@ class Parts:
             f"system:node:{node_name}", "kubelet", ("system:nodes", names.MASTERS_GROUP)
         )
         self._kubevirts = Informer(self._api_client, KUBEVIRTS, KubeVirt, namespace=names.NAMESPACE)
+        self._room = Room(self._api_client)
         self._node: EmbeddedNode | None = None
         self._agent: NodeAgent | None = None
         self._begun = {name: asyncio.Event() for name in self.all()}
@@ -82,6 +84,7 @@ class Parts:
             self._config,
             vmi=client_lookup(self._api_client, VMIS),
             revision=client_lookup(self._api_client, CONTROLLERREVISIONS),
+            around=self._room.around,
         )
 
     def _config(self) -> ClusterConfig:
@@ -114,6 +117,7 @@ class Parts:
     def all(self) -> dict[str, Part]:
         return {
             "settings": self._run_settings,
+            "room": self._run_room,
             "controllers": self._run_controllers,
             "scheduler": self._run_scheduler,
             "garbage collector": self._run_garbage_collector,
@@ -136,6 +140,10 @@ class Parts:
 
     async def _run_settings(self) -> None:
         await self._run("settings", self._kubevirts.run(), self._kubevirts.synced())
+
+    async def _run_room(self) -> None:
+        """What admission says about room on nodes and in quotas."""
+        await self._run("room", self._room.run(), self._room.synced())
 
     async def _run_scheduler(self) -> None:
         scheduler = Scheduler(self._scheduler_client)
