@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.conformance.objects import GROUP
 
-from .kubectl import Kubectl
+from .kubectl import Kubectl, version
 
 
 def test_explain_a_custom_resource(kubectl: Kubectl) -> None:
@@ -76,11 +76,14 @@ def test_can_i_list(kubectl: Kubectl) -> None:
 
 
 def test_who_am_i(kubectl: Kubectl) -> None:
-    assert "system:authenticated" in kubectl("auth", "whoami")
+    if version(kubectl.binary) < (1, 28):  # asks for versions of the API that no server of today has
+        assert "selfsubjectreviews API is not enabled" in kubectl.refused("auth", "whoami")
+    else:
+        assert "system:authenticated" in kubectl("auth", "whoami")
 
 
 def test_version(kubectl: Kubectl) -> None:
-    assert "Server Version: v1." in kubectl("version")
+    assert kubectl.json("version")["serverVersion"]["gitVersion"].startswith("v1.")
 
 
 def test_raw_paths(kubectl: Kubectl) -> None:
