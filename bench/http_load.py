@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+Request = Callable[[int], tuple[str, str, bytes]]
+"""From the number of a request to its method, path and body."""
 LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 
 
@@ -51,9 +53,7 @@ class Connection:
         self._writer.close()
 
 
-async def hammer(
-    socket: Path, token: str, connections: int, total: int, request: Callable[[int], tuple[str, str, bytes]]
-) -> float:
+async def hammer(socket: Path, token: str, connections: int, total: int, request: Request) -> float:
     """Requests a second, over so many connections; every answer must be a success."""
     counter = iter(range(total))
 

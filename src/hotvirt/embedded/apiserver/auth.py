@@ -49,8 +49,11 @@ class AllTokens:
         self._sources = sources
 
     def user_of_token(self, token: str) -> TokenUser | None:
-        found = (source.user_of_token(token) for source in self._sources)
-        return next((user for user in found if user is not None), None)
+        for source in self._sources:
+            user = source.user_of_token(token)
+            if user is not None:
+                return user
+        return None
 
 
 def unauthorized() -> StatusError:

@@ -159,8 +159,8 @@ def normalise(
                 "metadata is no object"
             )
         obj["metadata"] = _conform_metadata(kind, obj.get("metadata") or {}, unknown)
-        prune(kind.schema, obj, unknown)
-        fill(kind.schema, obj)
+        if fill(kind.schema, obj):
+            prune(kind.schema, obj, unknown)
     else:
         assert kind.struct is not None
         try:

@@ -121,6 +121,8 @@ class Hub:
         for watch in self._watches.get(change.new.key[0], ()):
             if not watch.closed:
                 watch.offer(change)
+        # The change stays in the window for those who resume; what was sent to all need not.
+        change.rendered = {}
 
     def add(self, watch: Watch) -> None:
         self._watches.setdefault(watch.resource, set()).add(watch)

@@ -235,6 +235,7 @@ class Reader:
             for change in store.since(version):
                 if change.new.key[0] == watch.resource:
                     watch.offer(change)
+                    change.rendered = {}
         else:
             watch.revision = store.revision
 

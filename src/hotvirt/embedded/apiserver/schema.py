@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
-from .types import object_fields, struct
+from .types import struct
 
 MISSING: Final = object()
 
@@ -16,6 +16,14 @@ MISSING: Final = object()
 _PLAIN: Final = frozenset(
     ["type", "description", "title", "default", "nullable", "example", "x-kubernetes-int-or-string"]
 )
+_SHAPE: Final = _PLAIN | {
+    "properties",
+    "items",
+    "additionalProperties",
+    "required",
+    "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-map-type",
+}
 _PYTHON_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),
     "array": (list,),
@@ -32,6 +40,7 @@ class Node:
     __slots__ = (
         "all_of",
         "any_of",
+        "checked",
         "default",
         "defaults",
         "embedded",
@@ -110,6 +119,8 @@ class Node:
             bool(self.python_types) and schema.keys() <= _PLAIN and self.type not in ("object", "array")
         )
         """A value of the right type needs no further look."""
+        self.checked = bool(schema.keys() - _SHAPE)
+        """There is more to say of a value than its shape."""
 
 
 def compile_schema(schema: dict[str, Any] | None) -> Node:
@@ -140,7 +151,6 @@ def _prune_metadata(metadata: dict[str, Any], path: str, unknown: list[str]) -> 
 
 
 _METADATA: Final = struct("meta.ObjectMeta")
-TYPE_META: Final = object_fields("core.ConfigMap").fields.keys() & {"apiVersion", "kind"}
 
 
 def _prune(node: Node, value: Any, path: str, unknown: list[str]) -> None:
@@ -162,26 +172,58 @@ def _prune(node: Node, value: Any, path: str, unknown: list[str]) -> None:
             _prune(node.items, one, f"{path}[{index}]", unknown)
 
 
-def fill(node: Node, value: Any) -> None:
-    """Drop nulls where null is not allowed and put the defaults in, as Kubernetes does before validation."""
-    if isinstance(value, dict):
-        if None in value.values():
-            for name in [name for name, one in value.items() if one is None]:
-                known = node.props.get(name) or node.extra
-                if known is not None and not known.nullable:
-                    del value[name]
+def fill(root: Node, obj: dict[str, Any]) -> bool:
+    """Drop nulls where null is not allowed and put the defaults in, as Kubernetes does before validation.
+
+    Returns whether there may be something for `prune` to drop: hardly ever, so not all pay for its walk.
+    """
+    unknown = False
+    for name in [name for name, one in obj.items() if one is None and name in root.props]:
+        if not root.props[name].nullable:
+            del obj[name]
+    for name, default in root.defaults:
+        if name not in obj:
+            obj[name] = copy.deepcopy(default)
+    for name, one in obj.items():
+        if name in _OWN_RULES:
+            continue
+        known = root.props.get(name)
+        if known is None:
+            unknown = unknown or not root.preserve
+        elif _fill(known, one):
+            unknown = True
+    return unknown
+
+
+_OWN_RULES: Final = frozenset(["apiVersion", "kind", "metadata"])
+
+
+def _fill(node: Node, value: Any) -> bool:
+    unknown = False
+    if type(value) is dict:
+        props, extra = node.props, node.extra
+        nulls = None
         for name, default in node.defaults:
-            if name not in value:
+            if value.get(name) is None and not (name in value and props[name].nullable):
                 value[name] = copy.deepcopy(default)
         for name, one in value.items():
-            if type(one) is dict or type(one) is list:
-                known = node.props.get(name) or node.extra
-                if known is not None:
-                    fill(known, one)
-    elif isinstance(value, list) and node.items is not None:
+            known = props.get(name) or extra
+            if known is None:
+                if not node.preserve:
+                    unknown = True
+            elif one is None:
+                if not known.nullable:
+                    nulls = [name] if nulls is None else [*nulls, name]
+            elif (type(one) is dict or type(one) is list) and _fill(known, one):
+                unknown = True
+        for name in nulls or ():
+            del value[name]
+        return unknown or node.embedded
+    if type(value) is list and node.items is not None:
         items = node.items
-        if items.default is not MISSING and not items.nullable:
+        if items.default is not MISSING and not items.nullable and None in value:
             value[:] = [copy.deepcopy(items.default) if one is None else one for one in value]
         for one in value:
-            if type(one) is dict or type(one) is list:
-                fill(items, one)
+            if (type(one) is dict or type(one) is list) and _fill(items, one):
+                unknown = True
+    return unknown
