@@ -145,7 +145,7 @@ async def test_two_more_vcpus_reach_the_guest(guest: Launched) -> None:
         await with_agent(running)
         before = await running.observe()
         await running.plug_vcpus(4)
-        assert await running.online_vcpus(4, PATIENCE) == 4
+        assert await running.use_vcpus(4, PATIENCE) == 4
         after = await running.observe()
         with pytest.raises(DriverError, match="4 slots"):
             await running.plug_vcpus(5)
@@ -205,7 +205,7 @@ async def test_a_guest_without_an_agent_ends_in_a_true_status(tmp_path: Path) ->
         launched.hand_over()
         async with connected(launched) as running:
             await running.plug_vcpus(2)
-            assert await running.online_vcpus(2, 0.1) is None
+            assert await running.use_vcpus(2, 0.1) is None
             seen = await running.observe()
             assert (seen.plugged, seen.guest, seen.agent_connected) == (2, None, False)
             launched.compute.kill()

@@ -66,6 +66,7 @@ def grown(vmi: Object) -> bool:
         status.get("phase") == "Running"
         and status.get("currentCPUTopology", {}).get("sockets") == 2
         and condition(vmi, "HotVCPUChange") is None
+        and status.get("hotvirt", {}).get("settledGeneration") == vmi["metadata"]["generation"]
         and (condition(vmi, "Ready") or {}).get("status") == "True"
     )
 

@@ -96,9 +96,24 @@ def test_without_an_agent_plugged_is_known_and_online_is_not() -> None:
 
 
 def test_no_room_is_a_reason() -> None:
-    resizable = find(status(vmi(sockets=4), observed(4, 4)).conditions, "Resizable")
-    assert resizable is not None and resizable.reason == "NoFreeSockets"
-    assert "room for 4 vCPUs" in resizable.message
+    resizable = find(status(vmi(sockets=1), observed(1, 1, total=1)).conditions, "Resizable")
+    assert resizable is not None and (resizable.status, resizable.reason) == ("False", "NoHeadroom")
+
+
+def test_the_room_is_told() -> None:
+    memory = MemoryView(boot=1024 * MIB, region=3072 * MIB, online=0)
+    resizable = find(status(vmi(), observed(2, 2, memory=memory)).conditions, "Resizable")
+    assert resizable is not None and "4 vCPUs and 4Gi" in resizable.message
+
+
+def test_memory_counts_when_the_guest_has_it_online() -> None:
+    memory = MemoryView(
+        boot=1024 * MIB, region=3072 * MIB, requested=1024 * MIB, plugged=1024 * MIB, online=256 * MIB
+    )
+    found = status(vmi(), observed(2, 2, memory=memory))
+    assert found.memory is not None and found.hotvirt.memory is not None
+    assert (str(found.memory.guest_requested), str(found.memory.guest_current)) == ("2Gi", "1280Mi")
+    assert found.hotvirt.memory.plugged == 2048 * MIB
 
 
 def test_conditions_go_with_their_causes_and_those_of_others_stay() -> None:

@@ -85,14 +85,16 @@ class GuestView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes, as the hypervisor has them: at boot, asked for beyond that, plugged beyond that, the most
-    beyond that.
+    """Bytes: at boot; and beyond that: asked for, plugged, in use by the guest, the most that fits.
+
+    What the guest uses is None when it cannot be asked.
     """
 
     boot: int = 0
     requested: int = 0
     plugged: int = 0
     region: int = 0
+    online: int | None = None
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,8 +132,14 @@ class RunningMachine(Protocol):
     async def plug_vcpus(self, count: int) -> None:
         """Have at least so many plugged, all missing ones in one batch. The guest may still not use them."""
 
-    async def online_vcpus(self, count: int, timeout: float) -> int | None:
-        """Have the guest use at least so many; how many it does use, None when it cannot be asked."""
+    async def use_vcpus(self, count: int, timeout: float) -> int | None:
+        """Have the guest use so many; how many it does use then, None when it cannot be asked."""
+
+    async def unplug_vcpus(self, count: int, timeout: float) -> None:
+        """Have at most so many plugged, as far as the guest lets go of them within the time."""
+
+    async def set_memory(self, plugged: int, timeout: float) -> None:
+        """Have so many bytes beyond those at boot, as far as the guest goes along within the time."""
 
     async def power_button(self) -> None: ...
 

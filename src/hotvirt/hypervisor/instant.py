@@ -15,6 +15,7 @@ from typing import Any
 
 from hotvirt.hypervisor.driver import (
     Change,
+    DriverError,
     GuestVcpu,
     GuestView,
     Handover,
@@ -56,6 +57,7 @@ class InstantDriver:
                 "threads": cpu.threads,
                 "slots": cpu.max_sockets * per_socket,
                 "plugged": cpu.sockets * per_socket,
+                "online": cpu.sockets * per_socket,
                 "memory": machine.memory.boot,
                 "region": machine.memory.region,
                 "requested": machine.memory.plugged,
@@ -90,11 +92,13 @@ class InstantMachine:
                 requested=state["requested"],
                 plugged=state["requested"],
                 region=state["region"],
+                online=state["requested"],
             ),
             agent_connected=True,
             guest=GuestView(
                 vcpus=tuple(
-                    GuestVcpu(number=n, online=True, can_offline=n > 0) for n in range(state["plugged"])
+                    GuestVcpu(number=n, online=n < state["online"], can_offline=n > 0)
+                    for n in range(state["plugged"])
                 ),
                 boot_id=state["boot_id"],
                 memory_total=state["memory"] + state["requested"],
@@ -116,9 +120,19 @@ class InstantMachine:
     async def plug_vcpus(self, count: int) -> None:
         self._change(plugged=min(max(count, self._state["plugged"]), self._state["slots"]))
 
-    async def online_vcpus(self, count: int, timeout: float) -> int | None:
-        plugged: int = self._state["plugged"]
-        return plugged
+    async def use_vcpus(self, count: int, timeout: float) -> int | None:
+        self._change(online=min(max(1, count), self._state["plugged"]))
+        online: int = self._state["online"]
+        return online
+
+    async def unplug_vcpus(self, count: int, timeout: float) -> None:
+        plugged = max(1, min(count, self._state["plugged"]))
+        self._change(plugged=plugged, online=min(plugged, self._state["online"]))
+
+    async def set_memory(self, plugged: int, timeout: float) -> None:
+        if plugged > self._state["region"]:
+            raise DriverError(f"{plugged} bytes more do not fit: there is room for {self._state['region']}")
+        self._change(requested=plugged)
 
     async def power_button(self) -> None:
         self._change(status="shutdown")
@@ -136,7 +150,7 @@ class InstantMachine:
         self._tell(Change.RESUMED)
 
     async def reset(self) -> None:
-        self._change(boot_id=str(uuid.uuid4()))
+        self._change(boot_id=str(uuid.uuid4()), online=self._state["plugged"])
         self._tell(Change.RESET)
 
     def add_listener(self, listener: Listener) -> Callable[[], None]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hotvirt.api import codec, names
-from hotvirt.api.kubevirt import KubeVirt, VirtualMachineInstance, VMIStatus
+from hotvirt.api.kubevirt import KubeVirt, Obstacle, VirtualMachineInstance, VMIStatus
 from hotvirt.api.meta import now
 from hotvirt.api.pods import Pod
 from hotvirt.api.resources import KUBEVIRTS, PODS, VMIS
@@ -27,28 +27,23 @@ from hotvirt.kube.controller import Controller
 from hotvirt.kube.events import Recorder
 from hotvirt.kube.informer import Informer, Key
 from hotvirt.kube.patch import merge_diff
+from hotvirt.node import sizes
 from hotvirt.node.guest import Guest
 from hotvirt.node.handover import HandoverError
 from hotvirt.node.inotify import FolderWatch
 from hotvirt.node.network import NetworkError
 from hotvirt.node.requests import carry_out
-from hotvirt.node.status import Seen, current_topology, vmi_status
+from hotvirt.node.status import Seen, vmi_status
+from hotvirt.plan import change as plan_change
 from hotvirt.plan.config import ClusterConfig, cluster_config
 from hotvirt.plan.instance import compute_status
 from hotvirt.plan.machine import MachineError, machine_for
-from hotvirt.plan.podresize import actual_size, covers, size_of
-from hotvirt.plan.resources import pod_resources
 from hotvirt.plan.runstrategy import FINAL_PHASES
-from hotvirt.plan.topology import topology
 
 log = logging.getLogger(__name__)
 
 # Between the hand-over and the first connection: that a process listens is announced by no event.
 STARTING_POLL = 0.05
-# How long a guest may take to use vCPUs that it was given, before the status says what it reached.
-ONLINE_TIMEOUT = 30.0
-# After that it is looked at again from time to time: a guest may come to its senses without any event.
-UNFINISHED_POLL = 30.0
 CREATED_BY = "created-by"
 
 
@@ -165,24 +160,49 @@ class NodeAgent:
         assert running is not None
         await self._carry_out_requests(vmi, guest, running)
         observed = await running.observe()
-        again: float | None = None
-        if self._may_grow(vmi, pod, observed):
-            observed, again = await self._grow(vmi, running, observed)
+        gate = self._config().gate(names.GATE_IN_PLACE_HOTPLUG)
+        claimed = _claimed(vmi, observed, guest.unplugs)
+        aim = sizes.aims(vmi, claimed, observed.memory.boot, gate)
+        vmi = await self._tell(vmi, pod, guest, observed, claimed.join(aim), vmi.status.hotvirt.obstacles)
+        observed, obstacles = await guest.sizer.step(running, observed, aim, guest.unplugs)
         if guest.panicked:
             guest.panicked = False
             self._recorder.event(vmi, "Warning", "GuestPanicked", "The guest's kernel panicked.")
+        # Never below what the machine still has: that is given back only when it was seen to be gone.
+        claimed = aim.join(sizes.used(observed, guest.unplugs))
+        await self._tell(vmi, pod, guest, observed, claimed, obstacles)
+        if obstacles:
+            return sizes.LATER
+        if sizes.reached(observed) != aim and observed.status is Status.RUNNING:
+            return STARTING_POLL
+        return guest.next_look_at_agent(observed)
+
+    async def _tell(
+        self,
+        vmi: VirtualMachineInstance,
+        pod: Pod,
+        guest: Guest,
+        observed: Observed,
+        claimed: plan_change.Guest,
+        obstacles: tuple[Obstacle, ...],
+    ) -> VirtualMachineInstance:
+        """Write what is true. What is claimed stands in the API before it is taken."""
+        assert guest.running is not None
         seen = Seen(
             observed=observed,
             accelerator=guest.accelerator,
-            hypervisor=running.version,
+            hypervisor=guest.running.version,
             boot_memory=guest.boot_memory,
             pod_address=pod.status.pod_ip,
             machine=guest.machine,
+            claimed=claimed.status(),
+            obstacles=obstacles,
         )
         status = vmi_status(vmi, seen, now())
-        if await self._write(vmi, status) and vmi.status.phase != status.phase:
+        written = await self._write(vmi, status)
+        if vmi.status.phase != status.phase:
             self._recorder.event(vmi, "Normal", "Started", "VirtualMachineInstance started.")
-        return again or guest.next_look_at_agent(observed)
+        return written
 
     async def _carry_out_requests(
         self, vmi: VirtualMachineInstance, guest: Guest, running: RunningMachine
@@ -193,56 +213,38 @@ class NodeAgent:
             if problem:
                 self._recorder.event(vmi, "Warning", "RequestFailed", f"{request.action}: {problem}")
 
-    # vCPUs
-
-    def _may_grow(self, vmi: VirtualMachineInstance, pod: Pod, observed: Observed) -> bool:
-        """Whether there is something to add and the Pod already has the size for it: outside-in."""
-        wanted = topology(vmi.spec.domain).vcpus
-        used = observed.guest.online if observed.guest is not None and observed.guest.vcpus else wanted
-        if vmi.metadata.deleting or observed.status is not Status.RUNNING:
-            return False
-        if min(observed.plugged, used) >= wanted:
-            return False
-        needed = size_of(pod_resources(vmi.spec, self._config()))
-        return covers(actual_size(pod, names.CONTAINER_COMPUTE), needed)
-
-    async def _grow(
-        self, vmi: VirtualMachineInstance, running: RunningMachine, before: Observed
-    ) -> tuple[Observed, float | None]:
-        wanted = topology(vmi.spec.domain).vcpus
-        await running.plug_vcpus(wanted)
-        if before.agent_connected:
-            await running.online_vcpus(wanted, ONLINE_TIMEOUT)
-        after = await running.observe()
-        if current_topology(vmi, after).sockets < topology(vmi.spec.domain).sockets:
-            online = after.guest.online if after.guest else 0
-            self._recorder.event(
-                vmi,
-                "Warning",
-                "VCPUsNotOnline",
-                f"The guest has {after.plugged} vCPUs plugged and uses {online} of {wanted}.",
-            )
-            return after, UNFINISHED_POLL
-        return after, None
-
     def _config(self) -> ClusterConfig:
         return cluster_config(self._settings.get(names.NAMESPACE, names.KUBEVIRT_NAME))
 
     # Status
 
-    async def _write(self, vmi: VirtualMachineInstance, status: VMIStatus) -> bool:
+    async def _write(self, vmi: VirtualMachineInstance, status: VMIStatus) -> VirtualMachineInstance:
         """Write the difference, if there is one, on top of exactly what was read."""
         difference = merge_diff(codec.builtins(vmi.status), codec.builtins(status))
         if not difference:
-            return False
+            return vmi
         patch: dict[str, Any] = {
             "metadata": {"resourceVersion": vmi.metadata.resource_version},
             "status": difference,
         }
-        await self._client.patch(
-            VMIS, vmi.metadata.name, patch, vmi.metadata.namespace, kind="merge", subresource="status"
+        return await self._client.patch(
+            VMIS,
+            vmi.metadata.name,
+            patch,
+            vmi.metadata.namespace,
+            kind="merge",
+            subresource="status",
+            cls=VirtualMachineInstance,
         )
-        return True
+
+
+def _claimed(vmi: VirtualMachineInstance, observed: Observed, unplugs: bool) -> plan_change.Guest:
+    """What stands in the VMI; what the machine has where nothing stands there yet."""
+    has = sizes.used(observed, unplugs)
+    stands = vmi.status.hotvirt.claimed
+    if stands is None:
+        return has
+    return plan_change.Guest(stands.vcpus, stands.memory.value if stands.memory else has.memory).join(has)
 
 
 def _creator(pod: Pod) -> Iterable[str]:

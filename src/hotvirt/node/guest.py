@@ -19,6 +19,7 @@ from hotvirt.node import network
 from hotvirt.node.dhcp import DhcpServer
 from hotvirt.node.handover import hand_over, lease_for, read_record
 from hotvirt.node.inotify import FolderWatch
+from hotvirt.node.sizes import Sizer
 from hotvirt.plan.machine import Machine
 
 FIRST_AGENT_DELAY, LONGEST_AGENT_DELAY = 0.5, 30.0
@@ -40,6 +41,7 @@ class Guest:
         self.boot_memory = 0
         self.panicked = False
         self.agent_delay = FIRST_AGENT_DELAY
+        self.sizer = Sizer()
         self.handed_over = False
         self._dhcp: DhcpServer | None = None
         self._stop_watching: Callable[[], None] = lambda: None
@@ -84,6 +86,11 @@ class Guest:
         self.running.add_listener(lambda change: self._on_change(change, stirred))
         await self._adopt()
         return True
+
+    @property
+    def unplugs(self) -> bool:
+        """Under TCG a vCPU that was plugged stays, parked: QEMU crashes when it is unplugged."""
+        return self.accelerator == "kvm"
 
     def next_look_at_agent(self, observed: Observed) -> float | None:
         """An agent whose channel is open announces its first answer by no event: ask again, less and less."""

@@ -14,16 +14,20 @@ from hotvirt.api.conditions import FALSE, TRUE, Condition, remove, set_condition
 from hotvirt.api.kubevirt import (
     CPUTopology,
     GuestOSInfo,
+    GuestSize,
+    HotvirtMemory,
     HotvirtStatus,
     Machine,
     MemoryStatus,
     NetworkInterfaceStatus,
+    Obstacle,
     VCPUs,
     VirtualMachineInstance,
     VMIStatus,
 )
 from hotvirt.api.quantity import Quantity
 from hotvirt.hypervisor.driver import GuestView, Observed, Status
+from hotvirt.node.sizes import reached
 from hotvirt.plan import machine as plan_machine
 from hotvirt.plan.instance import with_phase
 from hotvirt.plan.memory import guest_memory
@@ -46,6 +50,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     boot_memory: int
     pod_address: str
     machine: plan_machine.Machine
+    claimed: GuestSize | None = None
+    obstacles: tuple[Obstacle, ...] = ()
 
 
 def vmi_status(vmi: VirtualMachineInstance, seen: Seen, now: str) -> VMIStatus:
@@ -69,10 +75,7 @@ def vmi_status(vmi: VirtualMachineInstance, seen: Seen, now: str) -> VMIStatus:
 def current_topology(vmi: VirtualMachineInstance, observed: Observed) -> CPUTopology:
     """Whole sockets that are plugged and, where the guest can be asked, in use there."""
     shape = topology(vmi.spec.domain)
-    vcpus = observed.plugged
-    if observed.guest is not None and observed.guest.vcpus:
-        vcpus = min(vcpus, observed.guest.online)
-    sockets = max(1, vcpus // (shape.cores * shape.threads))
+    sockets = max(1, reached(observed).vcpus // (shape.cores * shape.threads))
     return CPUTopology(sockets=sockets, cores=shape.cores, threads=shape.threads)
 
 
@@ -82,9 +85,14 @@ def _memory(vmi: VirtualMachineInstance, seen: Seen) -> MemoryStatus:
     return msgspec.structs.replace(
         vmi.status.memory or MemoryStatus(),
         guest_at_boot=Quantity.bytes(seen.boot_memory).in_family_of(wanted),
-        guest_requested=wanted,
-        guest_current=Quantity.bytes(memory.boot + memory.plugged).in_family_of(wanted),
+        guest_requested=_as_written(memory.boot + memory.requested, wanted),
+        guest_current=_as_written(reached(seen.observed).memory, wanted),
     )
+
+
+def _as_written(amount: int, wanted: Quantity) -> Quantity:
+    """In the words of the spec, where it is that size: people wait for the very text."""
+    return wanted if amount == wanted.value else Quantity.bytes(amount).in_family_of(wanted)
 
 
 def _interfaces(seen: Seen) -> tuple[NetworkInterfaceStatus, ...]:
@@ -124,11 +132,24 @@ def _hotvirt(old: HotvirtStatus, seen: Seen) -> HotvirtStatus:
     return msgspec.structs.replace(
         old,
         requests=(),  # carried out before this look
+        claimed=seen.claimed or old.claimed,
+        obstacles=seen.obstacles,
         vcpus=VCPUs(plugged=seen.observed.plugged, online=guest.online if guest else 0),
+        memory=_hotvirt_memory(seen),
         boot_id=guest.boot_id if guest else old.boot_id,
         accelerator=seen.accelerator,
         hypervisor=seen.hypervisor,
         guest_mem_total=Quantity.bytes(guest.memory_total) if guest and guest.memory_total else None,
+    )
+
+
+def _hotvirt_memory(seen: Seen) -> HotvirtMemory:
+    memory = seen.observed.memory
+    return HotvirtMemory(
+        boot=memory.boot,
+        requested=memory.boot + memory.requested,
+        plugged=memory.boot + memory.plugged,
+        online=memory.boot + memory.online if memory.online is not None else 0,
     )
 
 
@@ -191,24 +212,21 @@ def _live_migratable() -> Condition:
 def _resizable(vmi: VirtualMachineInstance, seen: Seen) -> Condition:
     """Whether a change of size would reach the guest now, and why not."""
     reasons: list[tuple[str, str]] = []
-    slots = len(seen.observed.vcpus)
-    if slots <= topology(vmi.spec.domain).vcpus:
-        reasons.append(("NoFreeSockets", f"the machine has room for {slots} vCPUs, all given"))
-    if not seen.observed.agent_connected:
-        reasons.append(
-            (
-                "NoGuestAgent",
-                "no guest agent answers, so nobody can say what the guest uses",
-            )
-        )
-    if seen.observed.status is Status.PAUSED:
+    observed = seen.observed
+    slots = len(observed.vcpus)
+    most = Quantity.bytes(observed.memory.boot + observed.memory.region)
+    if slots <= 1 and not observed.memory.region:
+        reasons.append(("NoHeadroom", "the machine was started with room for nothing more than it has"))
+    if not observed.agent_connected:
+        reasons.append(("NoGuestAgent", "no guest agent answers, so nobody can say what the guest uses"))
+    if observed.status is Status.PAUSED:
         reasons.append(("Paused", "the guest is paused and cannot take anything"))
     if not reasons:
+        room = f"up to {slots} vCPUs"
+        if observed.memory.region:
+            room += f" and {most} of memory"
         return Condition(
-            type=RESIZABLE,
-            status=TRUE,
-            reason="Ready",
-            message=f"Up to {slots} vCPUs can be given while the guest runs.",
+            type=RESIZABLE, status=TRUE, reason="Ready", message=f"It can have {room} while it runs."
         )
     sentence = "; ".join(text for _, text in reasons)
     return Condition(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,20 +15,18 @@ from hotvirt.hypervisor.driver import (
     Handover,
     Listener,
     MachineGone,
-    MemoryView,
     Observed,
-    Slot,
     Status,
 )
 from hotvirt.hypervisor.files import Files
 from hotvirt.hypervisor.qemu import accel, command
 from hotvirt.hypervisor.qemu.guest_agent import AgentError, GuestAgent, NoAgent
+from hotvirt.hypervisor.qemu.memory import HotMemory
 from hotvirt.hypervisor.qemu.qmp import Qmp, QmpClosed, QmpError, open_qmp
+from hotvirt.hypervisor.qemu.vcpus import Vcpus
+from hotvirt.hypervisor.qemu.waiting import Waiter
 from hotvirt.hypervisor.sockets import NoSocket, connect, peer
 from hotvirt.plan.machine import Machine
-
-# A guest that onlines vCPUs by itself sends no event for it: look this often while we wait.
-GUEST_POLL = 0.25
 
 _STATUS = {
     "running": Status.RUNNING,
@@ -97,7 +94,9 @@ class QemuMachine:
         self._agent_open = False
         self._facts: dict[str, Any] | None = None  # what stays the same until the guest boots again
         self._last_guest: GuestView | None = None
-        self._guest_stirred = asyncio.Event()
+        self._waiter = Waiter(monitor.closed)
+        self._vcpus = Vcpus(self._do, self._agent, self._waiter)
+        self._memory = HotMemory(self._do, self._agent, self._waiter)
         self._guest_shut_down = asyncio.Event()
         self._listeners: list[Listener] = []
         self._released = False
@@ -132,8 +131,9 @@ class QemuMachine:
             self._facts = None
         elif name == "SHUTDOWN":
             self._guest_shut_down.set()
-        if name in ("ACPI_DEVICE_OST", "VSERPORT_CHANGE", "CLOSED", "RESET"):
-            self._guest_stirred.set()
+        if name in ("VSERPORT_CHANGE", "RESET"):
+            self._memory.forget_guest()
+        self._waiter.stir()
         change = _CHANGES.get(name)
         if change is not None:
             for listener in list(self._listeners):
@@ -156,8 +156,9 @@ class QemuMachine:
     # What is
 
     async def observe(self) -> Observed:
-        state, slots, memory = await asyncio.gather(self._do("query-status"), self._slots(), self._memory())
+        state, slots = await asyncio.gather(self._do("query-status"), self._vcpus.slots())
         status = _STATUS.get(str(state.get("status")), Status.OTHER)
+        memory = await self._memory.view(self._agent_open and status is Status.RUNNING)
         if not self._agent_open:
             self._last_guest = None
         elif status is Status.RUNNING:
@@ -173,41 +174,6 @@ class QemuMachine:
             agent_expected=self._agent_open and not connected,
             guest=self._last_guest,
         )
-
-    async def _slots(self) -> list[tuple[Slot, dict[str, Any]]]:
-        """In the order in which they are filled, each with what QEMU says of it (it lists the highest
-        first).
-        """
-        listed = await self._do("query-hotpluggable-cpus")
-        slots = [
-            (
-                Slot(
-                    socket=int(entry["props"].get("socket-id", 0)),
-                    core=int(entry["props"].get("core-id", 0)),
-                    thread=int(entry["props"].get("thread-id", 0)),
-                    plugged="qom-path" in entry,
-                    removable=str(entry.get("qom-path", "")).startswith("/machine/peripheral/"),
-                ),
-                entry,
-            )
-            for entry in listed
-        ]
-        return sorted(slots, key=lambda item: (item[0].socket, item[0].core, item[0].thread))
-
-    async def _memory(self) -> MemoryView:
-        summary, devices = await asyncio.gather(
-            self._do("query-memory-size-summary"), self._do("query-memory-devices")
-        )
-        for device in devices:
-            data = device.get("data", {})
-            if device.get("type") == "virtio-mem" and data.get("id") == command.MEMORY_DEVICE:
-                return MemoryView(
-                    boot=summary["base-memory"],
-                    requested=data["requested-size"],
-                    plugged=data["size"],
-                    region=data["max-size"],
-                )
-        return MemoryView(boot=summary["base-memory"])
 
     async def _guest(self) -> GuestView | None:
         """None where the agent does not answer. What an old agent cannot say stays empty."""
@@ -252,50 +218,17 @@ class QemuMachine:
     # What is to be
 
     async def plug_vcpus(self, count: int) -> None:
-        slots = await self._slots()
-        missing = count - sum(slot.plugged for slot, _ in slots)
-        free = [(slot, entry) for slot, entry in slots if not slot.plugged]
-        if missing > len(free):
-            raise DriverError(
-                f"{count} vCPUs do not fit: this machine was started with {len(slots)} slots. Restart the VM"
-            )
-        await asyncio.gather(*(self._plug(slot, entry) for slot, entry in free[: max(0, missing)]))
+        await self._vcpus.plug(count)
 
-    async def _plug(self, slot: Slot, entry: dict[str, Any]) -> None:
-        # The props go back as QEMU gave them: newer versions have more of them.
-        device = {"driver": entry["type"], "id": command.vcpu_id(slot.socket, slot.core, slot.thread)}
-        await self._do("device_add", device | entry["props"])
+    async def use_vcpus(self, count: int, timeout: float) -> int | None:
+        return await self._vcpus.use(count, timeout) if self._agent_open else None
 
-    async def online_vcpus(self, count: int, timeout: float) -> int | None:
-        deadline = time.monotonic() + timeout
-        online: int | None = None
-        while True:
-            self._guest_stirred.clear()
-            if self._agent_open:
-                online = await self._online_what_is_there(count, online)
-                if online is not None and online >= count:
-                    return online
-            left = deadline - time.monotonic()
-            if left <= 0 or self.closed.is_set():
-                return online
-            try:
-                async with asyncio.timeout(min(left, GUEST_POLL)):
-                    await self._guest_stirred.wait()
-            except TimeoutError:
-                continue
+    async def unplug_vcpus(self, count: int, timeout: float) -> None:
+        await self._vcpus.unplug(count, timeout)
 
-    async def _online_what_is_there(self, count: int, before: int | None) -> int | None:
-        try:
-            listed = await self._agent.vcpus()
-            offline = [int(v["logical-id"]) for v in listed if not v.get("online")]
-            online = len(listed) - len(offline)
-            wanted = offline[: max(0, count - online)]
-            if wanted:
-                await self._agent.set_vcpus(dict.fromkeys(wanted, True))
-                online = sum(bool(v.get("online")) for v in await self._agent.vcpus())
-            return online
-        except (NoAgent, AgentError, KeyError):
-            return before
+    async def set_memory(self, plugged: int, timeout: float) -> None:
+        self._facts = None  # the guest's total is one of them
+        await self._memory.bring_to(plugged, timeout, self._agent_open)
 
     async def power_button(self) -> None:
         await self._do("system_powerdown")

@@ -1,0 +1,142 @@
+"""Memory of a running QEMU beyond what it booted with: one virtio-mem device.
+
+The device's own size is not the truth: it counts memory that the guest has never brought online. So the
+guest's memory blocks are counted, through its agent. They are brought online as movable, before anything can
+live in them that could not be moved: only such memory comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from hotvirt.hypervisor.driver import DriverError, MemoryView
+from hotvirt.hypervisor.qemu import command
+from hotvirt.hypervisor.qemu.guest_agent import AgentError, GuestAgent, NoAgent
+from hotvirt.hypervisor.qemu.waiting import Waiter
+
+Do = Callable[[str, dict[str, Any] | None], Awaitable[Any]]
+PATH = f"/machine/peripheral/{command.MEMORY_DEVICE}"
+AUTO_ONLINE = "/sys/devices/system/memory/auto_online_blocks"
+BLOCK_STATE = "/sys/devices/system/memory/memory{}/state"
+MOVABLE = b"online_movable"
+# A guest that could not give everything back tries again by itself only after 50 s: asking again wakes it.
+POKE_EVERY = 1.0
+
+
+class HotMemory:
+    def __init__(self, do: Do, agent: GuestAgent, waiter: Waiter) -> None:
+        self._do = do
+        self._agent = agent
+        self._waiter = waiter
+        self._prepared = False
+        self._block_size = 0
+
+    def forget_guest(self) -> None:
+        """The guest boots, or its agent has come or gone."""
+        self._prepared = False
+        self._block_size = 0
+
+    async def view(self, ask_guest: bool) -> MemoryView:
+        summary, device = await asyncio.gather(self._do("query-memory-size-summary", None), self._device())
+        if device is None:
+            return MemoryView(boot=summary["base-memory"])
+        plugged = device["size"]
+        return MemoryView(
+            boot=summary["base-memory"],
+            requested=device["requested-size"],
+            plugged=plugged,
+            region=device["max-size"],
+            online=await self._online(device) if ask_guest else None,
+        )
+
+    async def _device(self) -> dict[str, Any] | None:
+        for device in await self._do("query-memory-devices", None):
+            data: dict[str, Any] = device.get("data", {})
+            if device.get("type") == "virtio-mem" and data.get("id") == command.MEMORY_DEVICE:
+                return data
+        return None
+
+    async def _online(self, device: dict[str, Any]) -> int | None:
+        """Bytes of what is plugged that the guest uses; None when it does not say."""
+        if not device["size"]:
+            return 0
+        try:
+            blocks = await self._blocks(device)
+        except (NoAgent, AgentError):
+            return None
+        if all(blocks.values()):
+            return int(device["size"])
+        return min(int(device["size"]), sum(blocks.values()) * self._block_size)
+
+    async def _blocks(self, device: dict[str, Any]) -> dict[int, bool]:
+        """The guest's memory blocks that lie in the device, and whether each is online."""
+        if not self._block_size:
+            self._block_size = await self._agent.memory_block_size()
+        size = self._block_size
+        if size <= 0:
+            raise AgentError("the guest does not tell the size of its memory blocks")
+        first, last = device["memaddr"], device["memaddr"] + device["max-size"]
+        return {
+            number: bool(block.get("online"))
+            for block in await self._agent.memory_blocks()
+            if first <= (number := int(block.get("phys-index", -1))) * size < last
+        }
+
+    async def bring_to(self, plugged: int, timeout: float, ask_guest: bool) -> None:
+        """Have so much plugged and in use, as far as the guest goes along within the time."""
+        device = await self._device()
+        if device is None:
+            if plugged:
+                raise DriverError("this machine was started without room for more memory. Restart the VM")
+            return
+        if plugged > device["max-size"]:
+            raise DriverError(
+                f"{plugged} bytes more do not fit: this machine was started with room for "
+                f"{device['max-size']}. Restart the VM"
+            )
+        if ask_guest and plugged > device["size"]:
+            await self._prepare()
+        if device["requested-size"] != plugged:
+            await self._request(plugged)
+        poked = time.monotonic()
+
+        async def settled() -> bool:
+            nonlocal poked
+            now = await self._device()
+            if now is None:
+                return True
+            if ask_guest:
+                await self._online_blocks(now)
+            if now["size"] != plugged:
+                if now["size"] > plugged and time.monotonic() - poked >= POKE_EVERY:
+                    poked = time.monotonic()
+                    await self._request(plugged)
+                return False
+            return not ask_guest or (await self._online(now)) in (None, plugged)
+
+        await self._waiter.until(settled, timeout)
+
+    async def _request(self, plugged: int) -> None:
+        await self._do("qom-set", {"path": PATH, "property": "requested-size", "value": plugged})
+
+    async def _prepare(self) -> None:
+        """Have the guest bring new memory online by itself, as movable."""
+        if self._prepared:
+            return
+        try:
+            await self._agent.write_file(AUTO_ONLINE, MOVABLE)
+            self._prepared = True
+        except (NoAgent, AgentError):
+            return  # the blocks are brought online one by one
+
+    async def _online_blocks(self, device: dict[str, Any]) -> None:
+        """What the guest left offline (it was plugged before it was told, or at boot)."""
+        try:
+            for number, online in (await self._blocks(device)).items():
+                if not online:
+                    await self._agent.write_file(BLOCK_STATE.format(number), MOVABLE)
+        except (NoAgent, AgentError):
+            return

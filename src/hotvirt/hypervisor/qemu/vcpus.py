@@ -1,0 +1,102 @@
+"""vCPUs of a running QEMU: plugged in one batch, put into use by the guest's agent, taken away again.
+
+Never believe `device_add`: a vCPU counts when the guest's own list shows it online. Taking away: the guest
+stops using it first. With KVM the device goes too; under TCG it stays, parked, because QEMU crashes sooner or
+later when a vCPU is unplugged there. Parked ones are the first to come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from hotvirt.hypervisor.driver import DriverError, Slot
+from hotvirt.hypervisor.qemu import command
+from hotvirt.hypervisor.qemu.guest_agent import AgentError, GuestAgent, NoAgent
+from hotvirt.hypervisor.qemu.waiting import Waiter
+
+Do = Callable[[str, dict[str, Any] | None], Awaitable[Any]]
+
+
+class Vcpus:
+    def __init__(self, do: Do, agent: GuestAgent, waiter: Waiter) -> None:
+        self._do = do
+        self._agent = agent
+        self._waiter = waiter
+
+    async def slots(self) -> list[tuple[Slot, dict[str, Any]]]:
+        """In the order in which they are filled, each with what QEMU says of it (it lists the highest
+        first).
+        """
+        listed = await self._do("query-hotpluggable-cpus", None)
+        slots = [
+            (
+                Slot(
+                    socket=int(entry["props"].get("socket-id", 0)),
+                    core=int(entry["props"].get("core-id", 0)),
+                    thread=int(entry["props"].get("thread-id", 0)),
+                    plugged="qom-path" in entry,
+                    removable=str(entry.get("qom-path", "")).startswith("/machine/peripheral/"),
+                ),
+                entry,
+            )
+            for entry in listed
+        ]
+        return sorted(slots, key=lambda item: (item[0].socket, item[0].core, item[0].thread))
+
+    async def plug(self, count: int) -> None:
+        slots = await self.slots()
+        missing = count - sum(slot.plugged for slot, _ in slots)
+        free = [(slot, entry) for slot, entry in slots if not slot.plugged]
+        if missing > len(free):
+            raise DriverError(
+                f"{count} vCPUs do not fit: this machine was started with {len(slots)} slots. Restart the VM"
+            )
+        await asyncio.gather(*(self._plug(slot, entry) for slot, entry in free[: max(0, missing)]))
+
+    async def _plug(self, slot: Slot, entry: dict[str, Any]) -> None:
+        # The props go back as QEMU gave them: newer versions have more of them.
+        device = {"driver": entry["type"], "id": command.vcpu_id(slot.socket, slot.core, slot.thread)}
+        await self._do("device_add", device | entry["props"])
+
+    async def use(self, count: int, timeout: float) -> int | None:
+        """Have the guest use exactly so many; how many it does use then, None when it cannot be asked."""
+        online: int | None = None
+
+        async def settled() -> bool:
+            nonlocal online
+            online = await self._use_what_is_there(count, online)
+            return online == count
+
+        await self._waiter.until(settled, timeout)
+        return online
+
+    async def _use_what_is_there(self, count: int, before: int | None) -> int | None:
+        try:
+            listed = await self._agent.vcpus()
+            online = [vcpu for vcpu in listed if vcpu.get("online")]
+            if len(online) < count:
+                change = [vcpu for vcpu in listed if not vcpu.get("online")][: count - len(online)]
+            else:
+                spare = [vcpu for vcpu in online if vcpu.get("can-offline")]
+                change = spare[len(spare) - min(len(spare), len(online) - count) :][::-1]
+            if not change:
+                return len(online)
+            await self._agent.set_vcpus({int(vcpu["logical-id"]): len(online) < count for vcpu in change})
+            return sum(bool(vcpu.get("online")) for vcpu in await self._agent.vcpus())
+        except (NoAgent, AgentError, KeyError):
+            return before
+
+    async def unplug(self, count: int, timeout: float) -> None:
+        """Have at most so many plugged. The guest lets go of each; only its slot tells when it has."""
+
+        async def settled() -> bool:
+            return sum(slot.plugged for slot, _ in await self.slots()) <= count
+
+        slots = [slot for slot, _ in await self.slots() if slot.plugged]
+        spare = [slot for slot in slots if slot.removable][::-1][: max(0, len(slots) - count)]
+        for slot in spare:
+            await self._do("device_del", {"id": command.vcpu_id(slot.socket, slot.core, slot.thread)})
+        if spare:
+            await self._waiter.until(settled, timeout)

@@ -1,0 +1,170 @@
+"""Brings one machine to its size, a step at a time: vCPUs and memory, up and down.
+
+What may be done is decided by the VMI alone: never more than what was granted, and nothing before it stands
+in the VMI as claimed (`plan.change` has the rule). Each step waits a moment for the guest; a guest that takes
+longer is looked at again, so that an edit in the middle of a change is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from hotvirt.api.kubevirt import Obstacle, VirtualMachineInstance
+from hotvirt.api.quantity import Quantity
+from hotvirt.hypervisor.driver import DriverError, Observed, RunningMachine, Status
+from hotvirt.plan.change import CPU_RESOURCE, MEMORY_RESOURCE, Guest, wanted_guest
+
+# How long one step waits for the guest before the VMI is looked at again.
+MOMENT: Final = 2.0
+# A guest that has not done it by then is reported, with the figure it did reach.
+PATIENCE: Final = 20.0
+# Then it is looked at from time to time: a guest may come to its senses without any event.
+LATER: Final = 15.0
+
+
+def used(observed: Observed, unplugs: bool) -> Guest:
+    """What the machine has, or may take at any moment.
+
+    Where vCPUs are parked instead of unplugged, those that the guest does not use do not count.
+    """
+    guest, memory = observed.guest, observed.memory
+    vcpus = observed.plugged
+    if guest is not None and guest.vcpus and not unplugs:
+        vcpus = guest.online
+    return Guest(vcpus, memory.boot + max(memory.requested, memory.plugged))
+
+
+def reached(observed: Observed) -> Guest:
+    """What the guest itself has; what it cannot be asked is taken from the hypervisor."""
+    guest, memory = observed.guest, observed.memory
+    vcpus = observed.plugged
+    if guest is not None and guest.vcpus:
+        vcpus = min(vcpus, guest.online)
+    online = memory.plugged if memory.online is None else memory.online
+    return Guest(vcpus, memory.boot + online)
+
+
+def aims(vmi: VirtualMachineInstance, claimed: Guest, boot: int, gate: bool) -> Guest:
+    """Where to bring the machine now: what is wanted, as far as it is granted."""
+    if not gate or vmi.metadata.deleting:
+        return claimed
+    wanted = wanted_guest(vmi.spec)
+    granted = vmi.status.hotvirt.granted
+    vcpus, memory = wanted.vcpus, max(wanted.memory, boot)
+    if vcpus > claimed.vcpus:
+        vcpus = max(claimed.vcpus, min(vcpus, granted.vcpus if granted else 0))
+    if memory > claimed.memory:
+        most = granted.memory.value if granted and granted.memory is not None else 0
+        memory = max(claimed.memory, min(memory, most))
+    return Guest(vcpus, memory)
+
+
+class Sizer:
+    """One machine; what is remembered here is only since when a guest has not gone along."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: dict[str, tuple[int, float]] = {}
+
+    async def step(
+        self, running: RunningMachine, observed: Observed, aim: Guest, unplugs: bool
+    ) -> tuple[Observed, tuple[Obstacle, ...]]:
+        """Bring the machine nearer to its aim; what is true then, and what stands in the way."""
+        problems: dict[str, Obstacle] = {}
+        if observed.status is Status.RUNNING:
+            steps = []
+            if self._vcpus_differ(observed, aim, unplugs):
+                steps.append(self._guarded(CPU_RESOURCE, self._vcpus(running, observed, aim.vcpus, unplugs)))
+            if observed.memory.requested != aim.memory - observed.memory.boot or self._memory_differs(
+                observed, aim
+            ):
+                steps.append(
+                    self._guarded(
+                        MEMORY_RESOURCE, running.set_memory(max(0, aim.memory - observed.memory.boot), MOMENT)
+                    )
+                )
+            if steps:
+                problems = {each.resource: each for each in await asyncio.gather(*steps) if each}
+                observed = await running.observe()
+        return observed, tuple(self._obstacles(observed, aim, unplugs, problems))
+
+    @staticmethod
+    async def _vcpus(running: RunningMachine, observed: Observed, count: int, unplugs: bool) -> None:
+        if observed.plugged < count:
+            await running.plug_vcpus(count)
+        if observed.agent_connected:
+            await running.use_vcpus(count, MOMENT)
+        if unplugs and observed.plugged > count:
+            await running.unplug_vcpus(count, MOMENT)
+
+    @staticmethod
+    async def _guarded(resource: str, step: Awaitable[object]) -> Obstacle | None:
+        try:
+            await step
+        except DriverError as error:
+            return Obstacle(resource=resource, reason="HypervisorRefused", message=f"{error}.")
+        return None
+
+    @staticmethod
+    def _vcpus_differ(observed: Observed, aim: Guest, unplugs: bool) -> bool:
+        if observed.plugged < aim.vcpus or (unplugs and observed.plugged > aim.vcpus):
+            return True
+        return (
+            observed.guest is not None and bool(observed.guest.vcpus) and observed.guest.online != aim.vcpus
+        )
+
+    @staticmethod
+    def _memory_differs(observed: Observed, aim: Guest) -> bool:
+        return reached(observed).memory != aim.memory and observed.memory.region > 0
+
+    def _obstacles(
+        self, observed: Observed, aim: Guest, unplugs: bool, problems: dict[str, Obstacle]
+    ) -> list[Obstacle]:
+        now = reached(observed)
+        found = []
+        for resource in (CPU_RESOURCE, MEMORY_RESOURCE):
+            if now.of(resource) == aim.of(resource) and used(observed, unplugs).of(resource) <= aim.of(
+                resource
+            ):
+                self._since.pop(resource, None)
+                continue
+            obstacle = problems.get(resource) or self._obstacle(resource, observed, now, aim)
+            if obstacle is not None:
+                found.append(obstacle)
+        return found
+
+    def _obstacle(self, resource: str, observed: Observed, now: Guest, aim: Guest) -> Obstacle | None:
+        if observed.status is Status.PAUSED:
+            return Obstacle(
+                resource=resource,
+                reason="Paused",
+                message="the guest is paused and takes nothing; it goes on when the guest does.",
+            )
+        shrinks = now.of(resource) > aim.of(resource)
+        if resource == CPU_RESOURCE and shrinks and not observed.agent_connected:
+            return Obstacle(
+                resource=resource,
+                reason="NoGuestAgent",
+                message="no guest agent answers, and without it nobody can take vCPUs out of use. "
+                "Install qemu-guest-agent in the guest.",
+            )
+        target, began = self._since.get(resource, (-1, 0.0))
+        if target != aim.of(resource):
+            self._since[resource] = (aim.of(resource), self._clock())
+            return None
+        if self._clock() - began < PATIENCE:
+            return None
+        if resource == CPU_RESOURCE:
+            text = f"the guest uses {now.vcpus} vCPUs of {aim.vcpus}"
+        else:
+            text = f"the guest has {_size(now.memory)} of {_size(aim.memory)}"
+        reason = "GuestRefused" if shrinks else "NotOnline"
+        why = "it has not given back the rest" if shrinks else "it has not brought the rest online"
+        return Obstacle(resource=resource, reason=reason, message=f"{text}: {why}. It is asked again.")
+
+
+def _size(amount: int) -> str:
+    return str(Quantity.bytes(amount))
