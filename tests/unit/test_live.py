@@ -126,7 +126,7 @@ def test_once_the_vmi_has_them_there_is_nothing_left_to_do() -> None:
             "domain.memory.guest",
             "512Mi",
             CONFIG,
-            "domain.memory.guest 1Gi→512Mi: needs a restart, the machine booted with 1Gi, which stays; with",
+            "domain.memory.guest 1Gi→512Mi: needs a restart, the machine booted with 1Gi, which stays (with",
         ),
         (
             "domain.memory.guest",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hotvirt.kube.errors import ApiError, NotFound, Unreachable, error_for
 from .failures import FAILED, NOT_FOUND, UNREACHABLE, CliError
 
 SECONDS = 30.0
+WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 
 
 class Api:
@@ -24,6 +26,8 @@ class Api:
         self._timeout = timeout
         self._url = urlsplit(config.server)
         self._tls = config.ssl_context()
+        self.warnings: list[str] = []
+        """What the server told us beside its answers, all so far."""
 
     @property
     def namespace(self) -> str:
@@ -48,6 +52,7 @@ class Api:
         try:
             connection.request(method, self._url.path + path, data, headers)
             answer = connection.getresponse()
+            self.warnings += _warnings(answer)
             if answer.status >= 300:
                 raise error_for(answer.status, _decode(answer.read()))
         except (OSError, http.client.HTTPException) as error:
@@ -75,11 +80,16 @@ class Api:
     def get(self, path: str, **params: str) -> Any:
         return self.request("GET", path, params=params or None)
 
-    def watch(self, path: str, version: str) -> Iterator[dict[str, Any]]:
-        """The events after `version`, until the server ends the watch or falls silent for too long."""
+    def watch(self, path: str, version: str, name: str = "") -> Iterator[dict[str, Any]]:
+        """The events after `version`, of one object or all, until the server ends the watch or falls silent
+        for too long.
+        """
         connection = self._connect()
         try:
-            query = urlencode({"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"})
+            params = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
+            if name:
+                params["fieldSelector"] = f"metadata.name={name}"
+            query = urlencode(params)
             answer = self._send(connection, "GET", f"{path}?{query}", None, "")
             while line := answer.readline():
                 event: dict[str, Any] = json.loads(line)
@@ -92,6 +102,15 @@ class Api:
             raise Unreachable(f"The API at {self.config.server} broke off: {error}.") from error
         finally:
             connection.close()
+
+
+def _warnings(answer: http.client.HTTPResponse) -> list[str]:
+    """The texts of the Warning headers, which are UTF-8 although the library reads Latin-1."""
+    found = []
+    for header in answer.headers.get_all("Warning") or ():
+        text = str(header).encode("latin-1", "replace").decode(errors="replace")
+        found += [each.replace('\\"', '"').replace("\\\\", "\\") for each in WARNING.findall(text)]
+    return found
 
 
 def _decode(body: bytes) -> Any:

@@ -6,6 +6,11 @@ FAILED = 1
 USAGE = 2
 UNREACHABLE = 3
 NOT_FOUND = 4
+RESTART_REQUIRED = 5
+DEFERRED = 6
+INFEASIBLE = 7
+NO_QUOTA = 8
+TIMED_OUT = 9
 INTERRUPTED = 130
 
 EXIT_CODES = """\b
@@ -15,6 +20,11 @@ Exit codes:
   2    wrong usage: a flag, an argument, a value
   3    Hotvirt is not running, or its API cannot be reached
   4    there is no such VM or image
+  5    resize --wait: (a part of) it needs a restart of the VM
+  6    resize --wait: the node has no room now; it is done when there is
+  7    resize --wait: the node can never hold it
+  8    resize --wait: a ResourceQuota or LimitRange refuses it; it is done when that allows
+  9    resize --wait: it was not done in time; it goes on
   130  interrupted"""
 
 

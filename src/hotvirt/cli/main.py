@@ -26,6 +26,7 @@ COMMANDS = {
     "pause": ("power:pause", "Freeze a running VM; its memory stays."),
     "unpause": ("power:unpause", "Let a paused VM go on."),
     "soft-reboot": ("power:soft_reboot", "Ask the guest to reboot; the machine stays the same."),
+    "resize": ("resize:resize", "Give a VM more or fewer vCPUs or memory, while it runs."),
     "console": ("console:console", "Open the serial console of a VM."),
     "kubeconfig": ("info:kubeconfig", "Print the path of the kubeconfig that `hotvirt up` wrote."),
     "completion": ("info:completion", "Print the script that completes commands and names in your shell."),
@@ -63,11 +64,12 @@ def cli() -> None:
       kubectl apply -f examples/01-first-vm.yaml
       hotvirt status
       hotvirt console first                     leave it with ctrl-]
+      hotvirt resize first --cpu 2 --wait       while it runs
       hotvirt down                              guests keep running
       hotvirt down --stop-vms                   guests are shut down first
 
-    start, stop, restart, pause, unpause, soft-reboot and console work on any cluster that runs Hotvirt: they
-    use --kubeconfig, else KUBECONFIG, else what `hotvirt up` wrote.
+    start, stop, restart, pause, unpause, soft-reboot, resize and console work on any cluster that runs
+    Hotvirt: they use --kubeconfig, else KUBECONFIG, else what `hotvirt up` wrote.
     """
 
 

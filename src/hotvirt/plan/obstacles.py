@@ -75,10 +75,8 @@ def boot_of(vmi: VirtualMachineInstance, baseline: VMISpec | None = None) -> int
 
 
 def _below_boot(boot: Quantity, wanted: Quantity, template: VMITemplate) -> str:
-    said = f"the machine booted with {boot}, which stays"
-    least = template.metadata.annotations.get(names.ANNOTATION_MIN_GUEST)
+    said, mark = f"the machine booted with {boot}, which stays", names.ANNOTATION_MIN_GUEST
+    least = template.metadata.annotations.get(mark)
     if least and not Quantity.parse_error(least) and Quantity(least) <= wanted:
-        return f"{said}; the annotation {names.ANNOTATION_MIN_GUEST} counts from the next start"
-    return (
-        f"{said}; with the template's annotation {names.ANNOTATION_MIN_GUEST}: {wanted} it could shrink live"
-    )
+        return f"{said} (the annotation {mark} counts from the next start)"
+    return f"{said} (with the annotation {mark}: {wanted} on the template it could shrink live)"
