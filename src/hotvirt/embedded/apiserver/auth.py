@@ -43,24 +43,30 @@ class Tokens(Protocol):
 
 
 class AllTokens:
-    """One after the other: the static users, then the service accounts."""
+    """The static users, then the service accounts. A static token is good as long as this process."""
 
-    def __init__(self, *sources: Tokens) -> None:
-        self._sources = sources
+    def __init__(self, static: Tokens, issued: Tokens) -> None:
+        self._static = static
+        self._issued = issued
+        self._known: dict[str, User] = {}
 
-    def user_of_token(self, token: str) -> TokenUser | None:
-        for source in self._sources:
-            user = source.user_of_token(token)
-            if user is not None:
-                return user
-        return None
+    def user_of_token(self, token: str) -> User | None:
+        known = self._known.get(token)
+        if known is not None:
+            return known
+        user = self._static.user_of_token(token)
+        if user is not None:
+            known = self._known[token] = User(user.name, (*user.groups, AUTHENTICATED), user.uid)
+            return known
+        user = self._issued.user_of_token(token)
+        return User(user.name, (*user.groups, AUTHENTICATED), user.uid) if user is not None else None
 
 
 def unauthorized() -> StatusError:
     return StatusError(401, "Unauthorized", "Unauthorized")
 
 
-def authenticate(request: web.Request, tokens: Tokens) -> User:
+def authenticate(request: web.Request, tokens: AllTokens) -> User:
     """The user of a request; nobody in particular without credentials, 401 with wrong ones."""
     header = request.headers.get("Authorization", "")
     scheme, _, token = header.partition(" ")
@@ -68,7 +74,7 @@ def authenticate(request: web.Request, tokens: Tokens) -> User:
         known = tokens.user_of_token(token.strip())
         if known is None:
             raise unauthorized()
-        return User(known.name, (*known.groups, AUTHENTICATED), known.uid)
+        return known
     transport = request.transport
     certificate: dict[str, Any] | None = transport.get_extra_info("peercert") if transport else None
     if certificate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .auth import AUTHENTICATED, DISCOVERY, SELF_REVIEWS, Tokens, allowed_everything, may, may_read_path
+from .auth import DISCOVERY, SELF_REVIEWS, AllTokens, allowed_everything, may, may_read_path
 from .body import check_type, normalise, read_object
 from .call import Call, Reply, User, json_reply
 from .errors import invalid, invalid_value
@@ -16,7 +16,7 @@ Object = dict[str, Any]
 class Reviews:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self.tokens: Tokens | None = None
+        self.tokens: AllTokens | None = None
 
     async def create(self, call: Call) -> Reply:
         sent, problems = await read_object(call, call.kind)
@@ -63,8 +63,7 @@ class Reviews:
         user = self.tokens.user_of_token(spec.get("token", "")) if self.tokens else None
         if user is None:
             return {"authenticated": False, "user": {}, "error": "invalid bearer token"}
-        known = User(user.name, (*user.groups, AUTHENTICATED), user.uid)
-        return {"authenticated": True, "user": _user_info(known)}
+        return {"authenticated": True, "user": _user_info(user)}
 
 
 def _user_info(user: User) -> Object:
