@@ -186,11 +186,12 @@ class ProcessPod(Listeners):
         return False
 
     def _records(self) -> dict[str, dict[str, Any]]:
-        found = {}
-        for path in (self._folder / "containers").glob("*.json"):
-            if record := _read_json(path):
-                found[path.stem] = record
-        return found
+        try:
+            paths = list((self._folder / "containers").glob("*.json"))
+        except FileNotFoundError:  # the folder is just being removed
+            return {}
+        records = {path.stem: _read_json(path) for path in paths}
+        return {name: record for name, record in records.items() if record}
 
     def containers(self) -> dict[str, ContainerRun]:
         if not self.started:

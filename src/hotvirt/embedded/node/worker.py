@@ -390,6 +390,8 @@ class PodWorker:
                 )
             except (NotFound, Conflict):
                 log.debug("Pod %s/%s is gone already", *self.pod.metadata.key)
+        if self._runtime:
+            self._runtime.close()
         await asyncio.to_thread(shutil.rmtree, self._folder, True)
         self._finished = True
 
