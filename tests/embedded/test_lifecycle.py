@@ -1,0 +1,163 @@
+"""The life of a VM with real guests: what KubeVirt's users know of starting, ending, failing and deleting.
+
+Boots are the costly part under emulation, so the tests on one guest follow each other in one VM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Up, demo_vm
+from .shell import boot_id, in_guest, vmi_of, wait_for, wait_for_status
+
+NAME = "life"
+PLACE = "lifecycle"
+SOON = 60
+Eventually = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def machine(up: Up, demo_disk: Path) -> Iterator[Up]:
+    """A VM that starts when it is told to, in a namespace of its own."""
+    done = up.hotvirt("image", "import", "hotvirt/demo-guest:latest", str(demo_disk))
+    assert done.returncode == 0, done.stderr
+    up.kubectl("create", "namespace", PLACE)
+    try:
+        apply(up, "Manual")
+        yield up
+    finally:
+        up.kubectl("delete", "namespace", PLACE, "--timeout=120s")
+
+
+def apply(up: Up, strategy: str) -> None:
+    vm = demo_vm(NAME, PLACE)
+    vm["spec"]["runStrategy"] = strategy
+    up.kubectl("apply", "-f", "-", input=json.dumps(vm))
+
+
+def say(up: Up, *arguments: str) -> None:
+    done = up.hotvirt(*arguments, "-n", PLACE, "--kubeconfig", str(up.kubeconfig))
+    assert done.returncode == 0, done.stderr
+
+
+def ask(up: Up, verb: str) -> None:
+    """A request that has no command of its own."""
+    path = f"/apis/subresources.kubevirt.io/v1/namespaces/{PLACE}/virtualmachineinstances/{NAME}/{verb}"
+    up.kubectl("replace", "--raw", path, "-f", "-", input="{}")
+
+
+def booted(up: Up) -> None:
+    wait_for(up, PLACE, f"vmi/{NAME}", "condition=AgentConnected")
+
+
+def pod(up: Up) -> dict[str, Any]:
+    (found,) = up.get("pods", "-l", f"vm.kubevirt.io/name={NAME}", "-n", PLACE)["items"]
+    return dict(found)
+
+
+def hypervisor(up: Up) -> int:
+    """The process of the running machine."""
+    run = up.state / "pods" / pod(up)["metadata"]["uid"]
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                command = (folder / "cmdline").read_bytes()
+                place = (folder / "cwd").readlink()
+            except OSError:
+                continue
+            if b"qemu-system" in command and str(place).startswith(str(run)):
+                return int(folder.name)
+    raise AssertionError("no hypervisor runs")
+
+
+def test_a_manual_vm_boots_when_told(machine: Up):
+    wait_for_status(machine, PLACE, NAME, "Stopped", SOON)
+    say(machine, "start", NAME)
+    booted(machine)
+    wait_for_status(machine, PLACE, NAME, "Running", SOON)
+    vmi = vmi_of(machine, PLACE, NAME)
+    assert vmi["status"]["nodeName"] == pod(machine)["spec"]["nodeName"]
+    assert (
+        vmi["status"]["interfaces"][0]["mac"]
+        == vmi["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"]
+    )
+
+
+def test_a_soft_reboot_and_a_reset_keep_the_pod(machine: Up, eventually: Eventually):
+    uid = pod(machine)["metadata"]["uid"]
+    for verb in ("softreboot", "reset"):
+        before = boot_id(machine, PLACE, NAME)
+        ask(machine, verb)
+        eventually(
+            lambda before=before: boot_id(machine, PLACE, NAME) != before,
+            within=180,
+            because=f"the boot after {verb}",
+        )
+    assert pod(machine)["metadata"]["uid"] == uid
+
+
+def test_a_guest_that_powers_off_has_succeeded_and_manual_leaves_it_so(machine: Up):
+    in_guest(machine, PLACE, NAME, "(sleep 1; poweroff) > /dev/null 2>&1 & true")
+    wait_for_status(machine, PLACE, NAME, "Stopped")
+    assert vmi_of(machine, PLACE, NAME)["status"]["phase"] == "Succeeded"
+
+
+def test_always_starts_it_again_and_a_killed_hypervisor_too(machine: Up):
+    apply(machine, "Always")
+    booted(machine)
+    first = vmi_of(machine, PLACE, NAME)["metadata"]["uid"]
+    os.kill(hypervisor(machine), signal.SIGKILL)
+    wait_for(machine, PLACE, f"vm/{NAME}", "condition=Ready=false", SOON)
+    wait_for_status(machine, PLACE, NAME, "Running")
+    assert vmi_of(machine, PLACE, NAME)["metadata"]["uid"] != first
+
+
+def test_a_stop_without_grace_is_at_once_also_while_it_boots(machine: Up):
+    path = f"/apis/subresources.kubevirt.io/v1/namespaces/{PLACE}/virtualmachines/{NAME}/stop"
+    machine.kubectl("replace", "--raw", path, "-f", "-", input='{"gracePeriod": 0}')
+    wait_for_status(machine, PLACE, NAME, "Stopped", 20)
+    wait_for(machine, PLACE, f"vmi/{NAME}", "delete", 20)
+    assert machine.get("pods", "-n", PLACE)["items"] == []
+    assert machine.get("vm", NAME, "-n", PLACE)["spec"]["runStrategy"] == "Halted"
+
+
+def test_deleting_the_vm_leaves_nothing(machine: Up):
+    apply(machine, "Always")
+    wait_for_status(machine, PLACE, NAME, "Running")
+    folder = machine.state / "pods" / pod(machine)["metadata"]["uid"]
+    assert folder.exists()
+    machine.kubectl("delete", "vm", NAME, "-n", PLACE, "--timeout=60s")
+    for kind in ("vmi", "pods", "controllerrevisions"):
+        machine.kubectl("wait", "-n", PLACE, kind, "--all", "--for=delete", "--timeout=30s", check=False)
+        assert machine.get(kind, "-n", PLACE)["items"] == [], kind
+    assert not folder.exists()
+
+
+def test_a_missing_image_names_the_command_that_brings_it(machine: Up, demo_disk: Path):
+    vm = demo_vm("pulled", PLACE)
+    vm["spec"]["template"]["spec"]["volumes"][0]["containerDisk"]["image"] = "my/os:1"
+    machine.kubectl("apply", "-f", "-", input=json.dumps(vm))
+    wait_for(machine, PLACE, "vmi/pulled", "condition=Synchronized=false", SOON)
+    vm = machine.get("vm", "pulled", "-n", PLACE)
+    (reason,) = [each for each in vm["status"]["conditions"] if each["type"] == "Synchronized"]
+    assert vm["status"]["printableStatus"] in ("ErrImagePull", "ImagePullBackOff")
+    assert "hotvirt image import my/os:1 FILE" in reason["message"]
+    done = machine.hotvirt("image", "import", "my/os:1", str(demo_disk))
+    assert done.returncode == 0, done.stderr
+    wait_for_status(machine, PLACE, "pulled", "Running", SOON)
+
+
+def test_a_vm_that_fits_nowhere_says_so(machine: Up):
+    vm = demo_vm("huge", PLACE, memory={"guest": "900Gi"})
+    machine.kubectl("apply", "-f", "-", input=json.dumps(vm))
+    wait_for_status(machine, PLACE, "huge", "ErrorUnschedulable", SOON)
+    vm = machine.get("vm", "huge", "-n", PLACE)
+    (scheduled,) = [each for each in vm["status"]["conditions"] if each["type"] == "PodScheduled"]
+    assert "memory" in scheduled["message"]
