@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotvirt.api import codec
+from hotvirt.api.core import ResourceQuota
 from hotvirt.api.kubevirt import KubeVirt, VMISpec
 from hotvirt.api.quantity import Quantity
 from hotvirt.plan import memory
@@ -18,7 +19,7 @@ from hotvirt.plan.config import ClusterConfig, cluster_config
 from hotvirt.plan.defaults import vmi_defaults
 from hotvirt.plan.maxima import max_guest, max_sockets
 from hotvirt.plan.memory import guest_memory, overhead
-from hotvirt.plan.resources import pod_resources
+from hotvirt.plan.resources import demanded_limits, pod_resources
 from hotvirt.plan.topology import MOST_VCPUS, Topology, topology
 
 CONFIG = ClusterConfig()
@@ -217,6 +218,14 @@ class TestPodResources:
         assert full["limits"] == {"cpu": Quantity(2), "memory": bare["requests"]["memory"] * 2}
         own = spec_of(memory={"guest": "1Gi"}, resources={"limits": {"cpu": "500m", "memory": "2Gi"}})
         assert pod_resources(own, CONFIG, ("cpu", "memory")) == pod_resources(own, CONFIG)
+
+    def test_which_limits_quotas_demand(self) -> None:
+        quotas = [
+            codec.convert({"spec": {"hard": {name: "1"}}}, ResourceQuota)
+            for name in ("requests.cpu", "limits.memory", "pods")
+        ]
+        assert demanded_limits(quotas) == {"memory"}
+        assert demanded_limits([]) == frozenset()
 
     def test_a_limit_below_the_guest_is_raised_to_it(self) -> None:
         for given_resources, request in (

@@ -298,5 +298,6 @@ def memory_size(text: str) -> int:
 
 def sentence(text: str) -> str:
     text = " ".join(text.split())
-    text = text[:1].upper() + text[1:]
+    if "." not in text.partition(" ")[0]:  # the path of a field stays as it is
+        text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else f"{text}."

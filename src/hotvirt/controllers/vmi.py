@@ -25,6 +25,7 @@ from hotvirt.plan import instance
 from hotvirt.plan.instance import BEFORE_HANDOVER, FAILED_CREATE, Problem, VolumesView
 from hotvirt.plan.machine import MachineError
 from hotvirt.plan.pod import UNPAUSED_GATE, launcher_pod, pod_grace_period, pod_name
+from hotvirt.plan.resources import demanded_limits
 from hotvirt.plan.revision import revision_name
 from hotvirt.plan.runstrategy import FINAL_PHASES, PENDING, RUNNING, SCHEDULED, SUCCEEDED
 from hotvirt.plan.status import PAUSED
@@ -90,7 +91,8 @@ class VmiReconciler:
         if not volumes.ready:
             return None, volumes.missing
         try:
-            wanted = launcher_pod(vmi, self._caches.config, claims)
+            limited = demanded_limits(self._caches.quotas.list(vmi.metadata.namespace))
+            wanted = launcher_pod(vmi, self._caches.config, claims, limited)
         except MachineError as error:
             return None, self._failed_to_make(vmi, str(error))
         try:

@@ -57,11 +57,23 @@ class View:
     granted: Guest
     settled: bool
     """Whether this generation of the spec was reached before: then the Pod's size is nobody's question."""
+    stuck: frozenset[str] = frozenset()
+    """What the guest does not go along with."""
 
     @property
     def top(self) -> Guest:
-        """What the Pod has to cover now: growth outside-in, shrinking inside-out."""
-        return self.wanted.join(self.claimed)
+        """What the Pod has to cover now: growth outside-in, shrinking inside-out.
+
+        A guest that is giving back does so in many small steps: the Pod follows when it is done, or stuck.
+        """
+
+        def of(resource: str) -> int:
+            wanted, claimed = self.wanted.of(resource), self.claimed.of(resource)
+            if claimed > wanted and resource not in self.stuck:
+                return max(claimed, self.granted.of(resource))
+            return max(wanted, claimed)
+
+        return Guest(of(CPU_RESOURCE), of(MEMORY_RESOURCE))
 
     def at_rest(self, resource: str) -> bool:
         wanted = self.wanted.of(resource)
@@ -83,7 +95,8 @@ def view(vmi: VirtualMachineInstance, gate: bool) -> View | None:
     granted = _guest(status.hotvirt.granted, claimed)
     wanted = wanted_guest(vmi.spec) if gate else claimed
     settled = status.hotvirt.settled_generation == vmi.metadata.generation
-    return View(wanted, _snapped(current, wanted), _snapped(claimed, wanted), granted, settled)
+    stuck = frozenset(obstacle.resource for obstacle in status.hotvirt.obstacles)
+    return View(wanted, _snapped(current, wanted), _snapped(claimed, wanted), granted, settled, stuck)
 
 
 def _snapped(size: Guest, wanted: Guest) -> Guest:
@@ -126,9 +139,8 @@ def resized(spec: VMISpec, guest: Guest) -> VMISpec:
 
 def pod_target(spec: VMISpec, config: ClusterConfig, seen: View, asked: Size) -> Size:
     """The size of the Pod for now, in the shape the Pod was made with."""
-    return target_size(
-        size_of(pod_resources(resized(spec, seen.top), config)), _floor(spec, config, seen.claimed), asked
-    )
+    wanted = size_of(pod_resources(resized(spec, seen.top), config, asked.limits))
+    return target_size(wanted, _floor(spec, config, seen.claimed), asked)
 
 
 def _floor(spec: VMISpec, config: ClusterConfig, claimed: Guest) -> Size:

@@ -8,7 +8,7 @@ Annotations reach it only by name.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from hotvirt import __version__
@@ -105,9 +105,15 @@ def label_value(name: str) -> str:
 
 
 def launcher_pod(
-    vmi: VirtualMachineInstance, config: ClusterConfig, claims: Mapping[str, PersistentVolumeClaim]
+    vmi: VirtualMachineInstance,
+    config: ClusterConfig,
+    claims: Mapping[str, PersistentVolumeClaim],
+    limited: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The Pod, ready to be created. `claims` has the VMI's claims by name. Raises machine.MachineError."""
+    """The Pod, ready to be created. Raises machine.MachineError.
+
+    `claims` has the VMI's claims by name, `limited` what must have a limit (`resources.demanded_limits`).
+    """
     spec = vmi.spec
     built = machine.machine_for(vmi)
     storage = _Storage(spec, claims)
@@ -120,7 +126,7 @@ def launcher_pod(
         names.ANNOTATION_MEMORY_OVERHEAD: str(overhead(spec, config).value),
         "kubectl.kubernetes.io/default-container": names.CONTAINER_COMPUTE,
     }
-    resources = codec.builtins(pod_resources(spec, config))
+    resources = codec.builtins(pod_resources(spec, config, limited))
     pod_spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": pod_grace_period(spec),

@@ -8,9 +8,10 @@ the size.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final, Literal
 
+from hotvirt.api.core import ResourceQuota
 from hotvirt.api.kubevirt import VMISpec
 from hotvirt.api.quantity import Quantity
 from hotvirt.plan.config import ClusterConfig
@@ -44,6 +45,12 @@ def pod_resources(spec: VMISpec, config: ClusterConfig, limited: Collection[str]
         "requests": {name: amount for name, amount in requests.items() if amount},
         "limits": {name: amount for name, amount in limits.items() if amount},
     }
+
+
+def demanded_limits(quotas: Iterable[ResourceQuota]) -> frozenset[str]:
+    """What a Pod must have a limit of: a quota that counts limits lets no Pod in that has none."""
+    counted = {name for quota in quotas for name in quota.spec.hard}
+    return frozenset(name for name in ("cpu", "memory") if f"limits.{name}" in counted)
 
 
 def qos_class(resources: Resources) -> QosClass:
