@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -84,3 +85,19 @@ async def test_without_root_each_pod_has_a_loopback_address(tmp_path: Path) -> N
     assert all(ipaddress.ip_address(s.address) in LOOPBACK_POOL and s.namespace is None for s in sandboxes)
     await network.keep_only(["uid-1"])
     assert network.existing("uid-1") == sandboxes[1] and network.existing("uid-2") is None
+
+
+async def test_a_machine_that_does_not_let_us_is_as_without_root(
+    network: PodNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root in a container often lacks the right: `ip` is there, and refuses."""
+    refusing = tmp_path / "bin"
+    refusing.mkdir()
+    (refusing / "ip").write_text("#!/bin/sh\necho 'Operation not permitted' >&2; exit 2\n")
+    (refusing / "ip").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{refusing}:{os.environ['PATH']}")
+    sandbox = await network.add(ONE)
+    assert ipaddress.ip_address(sandbox.address) in LOOPBACK_POOL and sandbox.namespace is None
+    assert network.reason.startswith("Pods share the host's network: ")
+    monkeypatch.undo()
+    assert await network.add(ONE) == sandbox

@@ -75,6 +75,7 @@ class PodNetwork:
         self._lock = asyncio.Lock()
         self._addresses: dict[str, str] = {}
         self._cidr: ipaddress.IPv4Network | None = None
+        self._mtu = 1500
         self._ready = False
         self.reason = self._why_shared()
         self.egress_reason = ""
@@ -121,20 +122,25 @@ class PodNetwork:
                 return Sandbox(self._loopback_address(uid))
             try:
                 await self._prepare_host()
-            except NetworkError as error:
-                # A container without the right to make namespaces, say: go on as without root.
-                if not self._addresses:
-                    self.reason = f"Pods share the host's network: {error}"
-                    return Sandbox(self._loopback_address(uid))
-                raise
-            address = self._pod_address(uid)
-            try:
-                await self._make_namespace(uid, address)
-            except NetworkError:
-                # Cut short in the middle by a kill, its parts may not fit together: once more from the start.
-                await self._remove_namespace(uid, address)
-                await self._make_namespace(uid, address)
+                address = self._pod_address(uid)
+                await self._make_namespace_or_anew(uid, address)
+            except (NetworkError, OSError) as error:
+                if set(self._addresses) - {uid}:
+                    raise
+                # The very first one: this machine (a container, say) does not let us. Go on as without root.
+                self._addresses.pop(uid, None)
+                await self._clear_host()
+                self.reason = f"Pods share the host's network: {error}"
+                return Sandbox(self._loopback_address(uid))
             return Sandbox(address, NAMESPACES / f"hotvirt-{short(uid)}")
+
+    async def _make_namespace_or_anew(self, uid: str, address: str) -> None:
+        try:
+            await self._make_namespace(uid, address)
+        except NetworkError:
+            # Cut short in the middle by a kill, its parts may not fit together: once more from the start.
+            await self._remove_namespace(uid, address)
+            await self._make_namespace(uid, address)
 
     def existing(self, uid: str) -> Sandbox | None:
         """What an adopted Pod has."""
@@ -158,9 +164,8 @@ class PodNetwork:
                 await self._clear_host()
 
     async def _remove_namespace(self, uid: str, address: str) -> None:
-        await self._quietly("ip", "link", "del", f"hv{short(uid)}")
-        await self._quietly("ip", "route", "del", f"{address}/32")
-        await self._quietly("ip", "netns", "del", f"hotvirt-{short(uid)}")
+        commands = [f"link del hv{short(uid)}", f"route del {address}/32", f"netns del hotvirt-{short(uid)}"]
+        await self._quietly("ip", "-force", "-batch", "-", stdin="\n".join(commands))
 
     async def keep_only(self, uids: Iterable[str]) -> None:
         """Remove the networks of Pods that are no more (after a crash)."""
@@ -168,10 +173,10 @@ class PodNetwork:
             await self.remove(uid)
 
     @staticmethod
-    async def _quietly(*argv: str) -> None:
+    async def _quietly(*argv: str, stdin: str | None = None) -> None:
         """For removals: what is not there needs no removing."""
         try:
-            await run_tool(*argv)
+            await run_tool(*argv, stdin=stdin)
         except NetworkError:
             return
 
@@ -213,6 +218,7 @@ class PodNetwork:
         await run_tool("ip", "route", "replace", "unreachable", str(self._cidr))
         if self._egress:
             await self._masquerade()
+        self._mtu = await self._mtu_of_the_way_out()
         self._ready = True
 
     async def _free_cidr(self) -> ipaddress.IPv4Network:
@@ -264,8 +270,8 @@ class PodNetwork:
         self._ready = False
 
     @staticmethod
-    async def _mtu() -> int:
-        """That of the way out, so that a guest does not send what is dropped there."""
+    async def _mtu_of_the_way_out() -> int:
+        """So that a guest does not send what is dropped there."""
         routes = json.loads(await run_tool("ip", "-json", "-4", "route", "show", "default") or "[]")
         try:
             return int(Path(f"/sys/class/net/{routes[0]['dev']}/mtu").read_text())
@@ -273,13 +279,26 @@ class PodNetwork:
             return 1500
 
     async def _make_namespace(self, uid: str, address: str) -> None:
+        """Two runs of `ip`, because a Pod's start waits for them."""
         namespace, link = f"hotvirt-{short(uid)}", f"hv{short(uid)}"
+        outside = []
         if not (NAMESPACES / namespace).exists():
-            await run_tool("ip", "netns", "add", namespace)
+            outside.append(f"netns add {namespace}")
         if not Path(f"/sys/class/net/{link}").exists():
-            mtu = str(await self._mtu())
-            pair = ("link", "add", link, "mtu", mtu, "type", "veth")
-            await run_tool("ip", *pair, "peer", "name", "eth0", "mtu", mtu, "netns", namespace)
+            peer = f"peer name eth0 mtu {self._mtu} netns {namespace}"
+            outside.append(f"link add {link} mtu {self._mtu} type veth {peer}")
+        outside += [
+            f"link set {link} up",
+            f"address replace {self._gateway}/32 dev {link}",
+            f"route replace {address}/32 dev {link}",
+        ]
+        await run_tool("ip", "-batch", "-", stdin="\n".join(outside))
+        for setting, value in (
+            (f"conf/{link}/forwarding", "1"),
+            (f"conf/{link}/proxy_arp", "1"),
+            (f"neigh/{link}/proxy_delay", "0"),
+        ):
+            Path("/proc/sys/net/ipv4", setting).write_text(value)
         inside = [
             "link set lo up",
             "link set eth0 up",
@@ -287,15 +306,3 @@ class PodNetwork:
             f"route replace default via {self._gateway} dev eth0",
         ]
         await run_tool("ip", "-n", namespace, "-batch", "-", stdin="\n".join(inside))
-        for setting, value in (
-            (f"conf/{link}/forwarding", "1"),
-            (f"conf/{link}/proxy_arp", "1"),
-            (f"neigh/{link}/proxy_delay", "0"),
-        ):
-            Path("/proc/sys/net/ipv4", setting).write_text(value)
-        outside = [
-            f"link set {link} up",
-            f"address replace {self._gateway}/32 dev {link}",
-            f"route replace {address}/32 dev {link}",
-        ]
-        await run_tool("ip", "-batch", "-", stdin="\n".join(outside))
