@@ -19,7 +19,7 @@ from hotvirt.plan.change import CPU_RESOURCE, MEMORY_RESOURCE, Guest, wanted_gue
 
 # How long one step waits for the guest before the VMI is looked at again.
 MOMENT: Final = 2.0
-# A guest that has not done it by then is reported, with the figure it did reach.
+# A guest that has not moved for so long is reported, with the figure it did reach.
 PATIENCE: Final = 20.0
 # Then it is looked at from time to time: a guest may come to its senses without any event.
 LATER: Final = 15.0
@@ -63,11 +63,11 @@ def aims(vmi: VirtualMachineInstance, claimed: Guest, boot: int, gate: bool) -> 
 
 
 class Sizer:
-    """One machine; what is remembered here is only since when a guest has not gone along."""
+    """One machine; what is remembered here is only since when a guest has not moved."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._since: dict[str, tuple[int, float]] = {}
+        self._since: dict[str, tuple[tuple[int, int], float]] = {}
 
     async def step(
         self, running: RunningMachine, observed: Observed, aim: Guest, unplugs: bool
@@ -151,11 +151,13 @@ class Sizer:
                 message="no guest agent answers, and without it nobody can take vCPUs out of use. "
                 "Install qemu-guest-agent in the guest.",
             )
-        target, began = self._since.get(resource, (-1, 0.0))
-        if target != aim.of(resource):
-            self._since[resource] = (aim.of(resource), self._clock())
+        # As long as the guest moves, however slowly, nothing is in its way.
+        state = (aim.of(resource), now.of(resource))
+        before, stands_since = self._since.get(resource, ((-1, -1), 0.0))
+        if state != before:
+            self._since[resource] = (state, self._clock())
             return None
-        if self._clock() - began < PATIENCE:
+        if self._clock() - stands_since < PATIENCE:
             return None
         if resource == CPU_RESOURCE:
             text = f"the guest uses {now.vcpus} vCPUs of {aim.vcpus}"

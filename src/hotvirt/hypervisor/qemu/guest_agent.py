@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from hotvirt.hypervisor.driver import DriverError
 from hotvirt.hypervisor.sockets import NoSocket, connect
 
 MAX_REPLY = 4 << 20
@@ -142,7 +143,14 @@ class GuestAgent:
         return int(info.get("size", 0)) if isinstance(info, dict) else 0
 
     async def shutdown(self, mode: str) -> None:
-        """`reboot` or `powerdown`. The agent answers nothing when it works: sending it is all there is."""
+        """`reboot` or `powerdown`. The agent answers nothing when it works: sending it is all there is.
+
+        So it is asked for a sign of life first: without that, silence would pass for success.
+        """
+        try:
+            await self.call("guest-ping")
+        except (NoAgent, AgentError) as error:
+            raise DriverError(f"the guest agent could not be asked for a {mode}: {error}") from error
         try:
             await self.call("guest-shutdown", {"mode": mode}, timeout=SYNC_TIMEOUT)
         except NoAgent:

@@ -108,7 +108,8 @@ class HotMemory:
             now = await self._device()
             if now is None:
                 return True
-            if ask_guest:
+            if ask_guest and now["size"] <= plugged:
+                # Not while it shrinks: a block that goes is offline before it is gone.
                 await self._online_blocks(now)
             if now["size"] != plugged:
                 if now["size"] > plugged and time.monotonic() - poked >= POKE_EVERY:
