@@ -90,7 +90,8 @@ def test_sockets_reach_the_guest_in_place(guest: Up):
     events = guest.get("events", "-n", PLACE)["items"]
     told = {each["reason"]: each["message"] for each in events if each["involvedObject"]["name"] == NAME}
     assert told["ResizeStarted"].startswith("sockets 1 → 2")
-    assert told["ResizeCompleted"].startswith("sockets 1 → 2 in ")
+    assert told["ResizeCompleted"].startswith("sockets 1 → 2")
+    assert told["ResizeCompleted"].endswith(" ms")
     assert guest.get("vmim", "-n", PLACE)["items"] == []
 
 
