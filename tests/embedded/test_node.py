@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -295,6 +296,24 @@ async def test_the_address_of_the_pod_is_its_own(machine: OneMachine) -> None:
     await machine.client.delete(PODS, "a", "default")
     await machine.until_gone(PODS, "a")
     assert address not in await run_tool("ip", "route")
+
+
+async def test_what_the_machine_does_not_allow_is_said_once_and_pods_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "ip").write_text("#!/bin/sh\necho 'Operation not permitted' >&2; exit 2\n")
+    (tools / "ip").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    async with one_machine(tmp_path / "s") as machine:
+        await machine.start_node()
+        await machine.create(PODS, pod("a", FOREVER))
+        running = await machine.phase("a", "Running")
+        assert running["status"]["podIP"].startswith("127.")
+        node = await machine.until(NODES, NODE, lambda obj: condition(obj, "PodIsolation"))
+        told = condition(node, "PodIsolation")
+        assert told and told["status"] == "False" and "Pods share the host's network" in told["message"]
 
 
 async def test_init_containers_come_first(machine: OneMachine) -> None:

@@ -66,6 +66,8 @@ class EmbeddedNode:
         self._tasks: set[asyncio.Task[None]] = set()
         self._informer: Informer[Pod] | None = None
         self._context: NodeContext | None = None
+        self._capacity: Amounts = {}
+        self._notes: list[str] = []
         self.ready = asyncio.Event()
         """The node is registered and has adopted what runs."""
 
@@ -91,13 +93,13 @@ class EmbeddedNode:
             address=machine.host_address(),
             ledger=Ledger(),
             room_changed=self._room_changed,
+            sandbox_made=self._sandbox_made,
             launcher=self._launcher,
         )
-        for note in context.runtime.notes:
-            log.warning("%s", note)
+        self._capacity = has
         stop_watching = self._inotify.watch(self._images.folder, self._images_changed)
         try:
-            await self._register(context, has)
+            await self._register(context)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._renew_for_ever(), name="node lease")
                 await self._take_pods(tasks)
@@ -118,17 +120,36 @@ class EmbeddedNode:
 
     # The Node object and its lease
 
-    async def _register(self, context: NodeContext, has: Amounts) -> None:
+    async def _register(self, context: NodeContext) -> None:
         wanted = machine.node_object(self.name)
         try:
             await self._client.create(NODES, wanted)
         except AlreadyExists:
             labels = {"metadata": {"labels": wanted["metadata"]["labels"]}}
             await self._client.patch(NODES, self.name, labels)
+        await self._report(context)
+
+    async def _report(self, context: NodeContext) -> None:
+        self._notes = context.runtime.notes
+        for note in self._notes:
+            log.warning("%s", note)
         status = machine.node_status(
-            self.name, context.address, has, context.allocatable, context.runtime.notes
+            self.name, context.address, self._capacity, context.allocatable, self._notes
         )
         await self._client.patch(NODES, self.name, {"status": status}, subresource="status")
+
+    def _sandbox_made(self) -> None:
+        """What this machine does not allow may show with the first Pod only."""
+        if self._context and self._context.runtime.notes != self._notes:
+            self._notes = self._context.runtime.notes
+            task = asyncio.create_task(self._report(self._context), name="node status")
+            self._tasks.add(task)
+            task.add_done_callback(self._reported)
+
+    def _reported(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.warning("the status of node %s was not written: %s", self.name, error)
 
     async def _renew_for_ever(self) -> None:
         while True:

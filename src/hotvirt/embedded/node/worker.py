@@ -55,6 +55,7 @@ class NodeContext:
     address: str
     ledger: Ledger
     room_changed: Callable[[], None]
+    sandbox_made: Callable[[], None]
     launcher: Sequence[str] = launch.INSTALLED_LAUNCHER
 
     def folder(self, uid: str) -> Path:
@@ -277,6 +278,7 @@ class PodWorker:
             await self._runtime.prepare(pod_limits, container_limits)
             self._known.sandbox = True
             self._known.address = self._runtime.address
+            self._node.sandbox_made()
             plan = launch.pod_launch(self.pod, self._folder, self._fields(self.pod))
             if self.pod.metadata.deleting or self.gone_from_api:
                 self.wake.set()
