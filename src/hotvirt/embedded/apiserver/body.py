@@ -27,6 +27,14 @@ MAX_BODY: Final = 3 * 1024 * 1024 + 64 * 1024
 """etcd takes 1.5 MiB and the API server reads 3 MiB; larger ones are refused as there."""
 
 
+class Unfit(StatusError):
+    """400: the body is no object of this kind."""
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(400, "BadRequest", message)
+        self.why = why
+
+
 def content_type(call: Call) -> str:
     raw = call.request.headers.get("Content-Type", "")
     return raw.partition(";")[0].strip().lower()
@@ -140,10 +148,8 @@ def check_type(kind: Kind, obj: dict[str, Any]) -> None:
             f"the expected API version ({kind.api_version})"
         )
     if name != kind.kind:
-        expected = f"{kind.kind}"
-        raise bad_request(
-            f"the object provided is unrecognized: its kind is {name}, and this is the place for {expected}"
-        )
+        why = f"it is a {name}, and this is the place for {kind.kind}"
+        raise Unfit(f'{name} in version "{kind.version}" cannot be handled as a {kind.kind}: {why}', why)
 
 
 def normalise(
@@ -189,7 +195,8 @@ _OBJECT_META: Final = struct("meta.ObjectMeta")
 
 
 def _cannot_handle(kind: Kind, error: WrongType) -> StatusError:
-    return bad_request(f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {error}')
+    said = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {error}'
+    return Unfit(said, str(error))
 
 
 def report(call: Call, problems: list[str]) -> None:

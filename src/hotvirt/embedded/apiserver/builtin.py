@@ -38,6 +38,9 @@ DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 
 
 class NamespaceStrategy(Strategy):
+    returns_deleted = True
+    has_grace = False
+
     def prepare_create(self, call: Call, obj: Object) -> None:
         obj["spec"] = {"finalizers": ["kubernetes"]}
         obj["status"] = {"phase": "Active"}

@@ -8,7 +8,15 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from .errors import StatusError, bad_request, invalid, method_not_supported, not_supported
+from .errors import (
+    StatusError,
+    bad_request,
+    invalid,
+    method_not_supported,
+    no_such_resource,
+    not_found,
+    not_supported,
+)
 from .kinds import Kind, Registry
 from .store import Key
 
@@ -69,7 +77,8 @@ class Call:
         except ValueError:
             said = f'strconv.ParseInt: parsing "{text}": invalid syntax'
             if name == "resourceVersion":
-                said = f'{name}: Invalid value: "{text}": {said.replace("ParseInt", "ParseUint")}'
+                why = said.replace("ParseInt", "ParseUint")
+                said = f'invalid resource version: {name}: Invalid value: "{text}": {why}'
             raise bad_request(said) from None
 
     @property
@@ -80,12 +89,8 @@ class Call:
         for value in values:
             if value != "All":
                 kind = {"create": "CreateOptions", "patch": "PatchOptions", "update": "UpdateOptions"}
-                raise invalid(
-                    "meta.k8s.io",
-                    kind.get(self.verb, "DeleteOptions"),
-                    "",
-                    [not_supported("dryRun", value, ["All"])],
-                )
+                errors = [not_supported("dryRun", values, ["All"])]
+                raise invalid("meta.k8s.io", kind.get(self.verb, "DeleteOptions"), "", errors)
         return bool(values)
 
 
@@ -115,6 +120,17 @@ _VERBS: Final = {
 
 def parse_path(registry: Registry, request: web.Request, user: User) -> Call:
     """Which resource a path under /api or /apis means."""
+    try:
+        return _parse_path(registry, request, user)
+    except NoSuchPath:
+        # Built-in groups say it with a Status, all others in plain text: as kube-apiserver.
+        parts = request.path.split("/")
+        if parts[1] == "api" or registry.is_builtin(parts[2], parts[3]):
+            raise no_such_resource() from None
+        raise
+
+
+def _parse_path(registry: Registry, request: web.Request, user: User) -> Call:
     parts = [part for part in request.path.split("/") if part]
     group = version = ""
     if parts[0] == "api" and len(parts) > 2:
@@ -130,8 +146,6 @@ def parse_path(registry: Registry, request: web.Request, user: User) -> Call:
     if rest[0] == "namespaces" and len(rest) > 2 and not (group == "" and rest[2] in ("status", "finalize")):
         namespace, rest = rest[1], rest[2:]
     kind = registry.find(group, version, rest[0])
-    if kind is None and group == "" and version == "v1":
-        raise StatusError(404, "NotFound", "the server could not find the requested resource", {})
     if kind is None:
         raise NoSuchPath
     name = rest[1] if len(rest) > 1 else ""
@@ -139,6 +153,8 @@ def parse_path(registry: Registry, request: web.Request, user: User) -> Call:
     if bool(namespace) != kind.namespaced and (namespace or name):
         raise NoSuchPath
     if subresource and subresource not in kind.subresources:
+        if kind.custom and subresource in ("status", "scale"):
+            raise not_found(kind.group, kind.plural, name)
         raise NoSuchPath
     if len(rest) > 3:
         raise NoSuchPath

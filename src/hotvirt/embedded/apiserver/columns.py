@@ -347,9 +347,9 @@ BUILTIN: Final[dict[str, tuple[tuple[str, ...], Cells]]] = {
         lambda obj: [_name(obj), _spec(obj).get("holderIdentity", ""), object_age(obj)],
     ),
     "controllerrevisions": (("Name", "Controller", "Revision#", "Age"), _revision),
-    "configmaps": (("Name", "Data#", "Age"), lambda obj: [_name(obj), _data(obj), object_age(obj)]),
+    "configmaps": (("Name", "Data", "Age"), lambda obj: [_name(obj), _data(obj), object_age(obj)]),
     "secrets": (
-        ("Name", "Type", "Data#", "Age"),
+        ("Name", "Type", "Data", "Age"),
         lambda obj: [_name(obj), obj.get("type", ""), _data(obj), object_age(obj)],
     ),
     "namespaces": (

@@ -105,7 +105,7 @@ class Deleter:
         policy = options.get("propagationPolicy")
         if policy not in (None, "Background", "Foreground", "Orphan"):
             errors = [
-                not_supported("propagationPolicy", policy, ["Background", "Foreground", "Orphan", "nil"])
+                not_supported("propagationPolicy", policy, ["Foreground", "Background", "Orphan", "nil"])
             ]
             raise invalid("meta.k8s.io", "DeleteOptions", "", errors)
         if policy and options.get("orphanDependents") is not None:
@@ -133,6 +133,8 @@ class Deleter:
             _propagate(new["metadata"], options)
             grace = strategy.grace(old, options.get("gracePeriodSeconds"))
             self._mark(new["metadata"], old["metadata"], grace)
+            if not strategy.has_grace:
+                new["metadata"].pop("deletionGracePeriodSeconds", None)
             if gone(kind, new):
                 if not options.get("dryRun"):
                     new = await self._writer.remove(call.key, kind, new if strategy.graceful else old)

@@ -85,7 +85,7 @@ class StatusError(Exception):
             "message": self.message,
             "reason": self.reason,
         }
-        if self.details:
+        if self.details is not None:
             body["details"] = self.details
         body["code"] = self.code
         return body
@@ -175,6 +175,10 @@ def method_not_supported(group: str, resource: str, action: str) -> StatusError:
         f"{action} is not supported on resources of kind {quote(group_resource(group, resource))}",
         details_of(group, resource),
     )
+
+
+def no_such_resource() -> StatusError:
+    return StatusError(404, "NotFound", "the server could not find the requested resource", {})
 
 
 def unsupported_media_type(message: str) -> StatusError:

@@ -291,6 +291,12 @@ class Registry:
     def find(self, group: str, version: str, plural: str) -> Kind | None:
         return self._kinds.get((group, version, plural))
 
+    def is_builtin(self, group: str, version: str) -> bool:
+        return any(
+            kind.group == group and kind.version == version and not kind.custom
+            for kind in self._kinds.values()
+        )
+
     def by_kind(self, api_version: str, kind: str) -> Kind | None:
         for one in self._kinds.values():
             if one.kind == kind and one.api_version == api_version:

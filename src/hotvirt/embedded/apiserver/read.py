@@ -72,6 +72,7 @@ class Reader:
             self._field_selector(call),
             call.kind.fields,
             call.kind.namespaced,
+            call.kind.custom,
         )
 
     def _field_selector(self, call: Call) -> str:
@@ -87,7 +88,7 @@ class Reader:
         form = negotiate(call.request.headers.get("Accept", ""))
         _check_list_options(call)
         selection = self.selection(call)
-        limit = call.number("limit") or 0
+        limit = max(0, call.number("limit") or 0)
         call.number("timeoutSeconds")
         entries, revision, start = self._snapshot(call, limit)
         if selection:
@@ -334,7 +335,8 @@ def decode_continue(token: str) -> tuple[int, tuple[str, str]]:
         raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
         value = msgspec.json.decode(raw, type=_Continue)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
-        raise bad_request("continue key is not valid: it is not one that this server has given") from None
+        said = "invalid continue token: continue key is not valid: it is not one that this server has given"
+        raise bad_request(said) from None
     namespace, _, name = value.start.partition("/")
     return value.rv, (namespace, name)
 

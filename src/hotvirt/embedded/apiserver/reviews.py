@@ -29,7 +29,6 @@ class Reviews:
             "selfsubjectreviews": self._who,
             "tokenreviews": self._token,
         }[call.kind.plural]
-        review["metadata"] = {"creationTimestamp": None} | (review.get("metadata") or {})
         review["status"] = answer(call, review.get("spec") or {})
         return json_reply(review, 201)
 

@@ -153,7 +153,12 @@ class Selection:
     """What a request selects: labels, fields, or everything."""
 
     def __init__(
-        self, labels: str, fields: str, known: Mapping[str, tuple[str, ...]], namespaced: bool
+        self,
+        labels: str,
+        fields: str,
+        known: Mapping[str, tuple[str, ...]],
+        namespaced: bool,
+        custom: bool = True,
     ) -> None:
         self._labels = parse_labels(labels)
         self.name: str | None = None
@@ -169,8 +174,11 @@ class Selection:
                     self.namespace = value
             elif label in known:
                 self._fields.append((known[label], value, equal))
-            else:
+            elif known or custom:
                 raise bad_request(f"field label not supported: {label}")
+            else:
+                only = '"metadata.name", "metadata.namespace"'
+                raise bad_request(f'"{label}" is not a known field selector: only {only}')
 
     def __bool__(self) -> bool:
         return bool(self._labels or self._metadata or self._fields)

@@ -23,7 +23,7 @@ from .body import MAX_BODY
 from .bootstrap import Bootstrap
 from .call import NOT_FOUND_TEXT, Call, NoSuchPath, Reply, User
 from .cleaner import CrdCleaner
-from .errors import StatusError, internal
+from .errors import StatusError, internal, no_such_resource
 from .expiry import drop_old_events
 from .log import logger
 from .metrics import Metrics
@@ -201,6 +201,8 @@ class ApiServer:
         if path == "":
             return Reply(msgspec.json.encode({"paths": self._paths()}))
         parts = path.split("/")[1:]
+        if parts[0] == "api" and parts[1:] != ["v1"]:
+            raise no_such_resource()
         found = None
         if parts[0] == "api" and len(parts) == 2:
             found = self.api.discovery.resources("", parts[1])

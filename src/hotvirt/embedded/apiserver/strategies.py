@@ -22,6 +22,8 @@ class Strategy:
     """A delete answers with the object instead of a Status."""
     graceful = False
     """The last state of a deleted object says when it was deleted."""
+    has_grace = True
+    """An object that is being deleted says how long it has; namespaces do not."""
     keeps_status = False
     """The status of a new object is kept as it was sent."""
 

@@ -17,7 +17,7 @@ from hotvirt.kube.patch import (
 
 from . import metadata as meta
 from .admit import Admit
-from .body import PATCHES, check_type, content_type, decode_json, normalise, read_body, read_object
+from .body import PATCHES, Unfit, check_type, content_type, decode_json, normalise, read_body, read_object
 from .call import Call
 from .errors import (
     FieldError,
@@ -165,7 +165,9 @@ class Writer:
                 "the embedded API does not do server-side apply: use `kubectl apply` without --server-side, "
                 f"or one of the patch types {', '.join(accepted)}"
             )
-        if form is None or (form == "strategic" and kind.custom):
+        if form is None:
+            raise StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+        if form == "strategic" and kind.custom:
             raise unsupported_media_type(
                 "the body of the request was in an unknown format - accepted media types include: "
                 + ", ".join(accepted)
@@ -215,10 +217,21 @@ class Writer:
             old = load(kind, entry)
             new = apply(clone(old))
             if not sent_whole:
-                check_type(kind, new)
-                new = normalise(call, kind, new, problems)
+                new = self._patched(call, new, problems)
                 self._match_url(call, new["metadata"])
             return await self._replace(call, old, new, dry_run, sent_whole)
+
+    def _patched(self, call: Call, new: Object, problems: list[str] | None) -> Object:
+        """The object that a patch makes has to be one; else the patch is invalid."""
+        kind = call.kind
+        try:
+            check_type(kind, new)
+            return normalise(call, kind, new, problems)
+        except Unfit as error:
+            if kind.custom:
+                raise
+            shown = msgspec.json.encode(new).decode()
+            raise invalid("", "", "", [invalid_value("patch", shown, error.why)]) from None
 
     async def _replace(self, call: Call, old: Object, new: Object, dry_run: bool, sent_whole: bool) -> Object:
         kind = call.kind
