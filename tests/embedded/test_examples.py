@@ -124,7 +124,7 @@ def test_06_a_web_server_answers_at_the_pods_address(up: Up, namespace: str, eve
     apply(up, namespace, "06")
     wait_for(up, namespace, "vm/web", "condition=Ready")
     (pod,) = up.get("pods", "-l", "vm.kubevirt.io/name=web", "-n", namespace)["items"]
-    url = f"http://{pod['status']['podIP']}:8080/"
+    url = f"http://{pod['status']['podIP']}:8081/"
     assert pod["metadata"]["labels"]["app"] == "web"
 
     def answer() -> str:
