@@ -18,7 +18,7 @@ from hotvirt.plan.machine import Machine, to_json
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAUNCHER = [sys.executable, "-m", "hotvirt.hypervisor.launcher"]
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 
 def demo_disk() -> Path:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hotvirt.hypervisor.driver import DriverError
 from hotvirt.hypervisor.qemu import guest_agent
 from hotvirt.hypervisor.qemu.guest_agent import AgentError, GuestAgent, NoAgent
 
@@ -90,6 +91,21 @@ async def test_no_answer_ends_in_time_and_the_next_call_is_in_step(tmp_path: Pat
         with pytest.raises(NoAgent, match="did not answer guest-mute"):
             await client.call("guest-mute", timeout=0.05)
         assert len(await client.vcpus()) == 2
+
+
+async def test_a_reboot_that_was_not_sent_does_not_pass_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guest_agent, "SYNC_TIMEOUT", 0.05)
+    agent = FakeAgent({"guest-ping": {"return": {}}})
+    async with channel(tmp_path, agent) as client:
+        await client.shutdown("reboot")  # no answer to the reboot itself is its success
+        assert agent.asked[-1] == {"execute": "guest-shutdown", "arguments": {"mode": "reboot"}}
+    agent.replies = {"guest-ping": {"error": {"class": "CommandNotFound", "desc": "not allowed"}}}
+    (tmp_path / "agent.sock").unlink()
+    async with channel(tmp_path, agent) as client:
+        with pytest.raises(DriverError, match="could not be asked for a reboot"):
+            await client.shutdown("reboot")
 
 
 async def test_nobody_in_the_guest_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
