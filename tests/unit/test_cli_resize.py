@@ -219,6 +219,17 @@ async def test_wait_tells_what_happens(tmp_path: Path, capsys: pytest.CaptureFix
     assert stages == ["asked", "Pod", "hypervisor", "guest", "done"]
 
 
+async def test_a_size_that_the_machine_has_is_done_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def body(command: Command) -> None:
+        await command.api.put("virtualmachineinstances", vmi())
+        assert await command("--cpu", "4", "--wait", "--timeout", "10s") == 0
+
+    await in_a_cluster(body, tmp_path)()
+    assert capsys.readouterr().out.splitlines()[-1].endswith("ms  done")
+
+
 async def test_a_refusal_has_its_code_and_its_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

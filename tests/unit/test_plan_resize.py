@@ -8,7 +8,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hotvirt.api import codec
@@ -164,7 +164,7 @@ class TestResources:
         assert told(plan) == (["domain.resources.requests.cpu 2 added: live, +1900m cpu"], [])
         back = plan_update(vm_of(start), merged(running(start), plan.vmi_patch), CONFIG, start)
         assert back.vmi_patch == {"spec": {"domain": {"resources": {"requests": {"cpu": None}}}}}
-        assert back.restart == []
+        assert told(back) == (["domain.resources.requests.cpu 2 removed: live, -1900m cpu"], [])
 
     def test_they_follow_the_guest(self) -> None:
         start = template(guest="1Gi", resources=self.amounts("1", "1Gi"))
@@ -319,7 +319,7 @@ def check_covered(state: VMISpec, pod: Resources, config: ClusterConfig, overcom
 def with_size(spec: VMISpec, of: VMISpec, resource: str) -> VMISpec:
     """The spec with the other's vCPUs or memory."""
     plain, other = codec.builtins(spec), codec.builtins(of)
-    part, name = ("cpu", "sockets") if resource == "vCPUs" else ("memory", "guest")
+    part, name = ("cpu", "sockets") if resource == "cpu" else ("memory", "guest")
     plain["domain"][part][name] = other["domain"][part][name]
     return codec.convert(plain, VMISpec)
 
@@ -376,3 +376,21 @@ def test_a_plan_that_is_done_leaves_nothing_live_and_a_revert_leaves_nothing(
     assert plan_update(vm_of(start, min_guest="1Gi"), reverted, config, start) == UpdatePlan()
     old, new_spec = (codec.convert(each["spec"], VMISpec) for each in (vmi, reverted))
     assert pod_resources(old, config) == pod_resources(new_spec, config)
+
+
+@given(sizes(), st.lists(st.tuples(sizes(), st.booleans()), min_size=1, max_size=10), configs)
+def test_after_any_number_of_edits_the_last_one_counts(
+    start: dict[str, Any], edits: list[tuple[dict[str, Any], bool]], config: ClusterConfig
+) -> None:
+    """However many of the edits between were seen in time."""
+    first = vmi = running(start, min_guest="1Gi")
+    for edit, seen in edits:
+        edit["domain"]["resources"] = start["domain"]["resources"]
+        if seen:
+            plan = plan_update(vm_of(edit, min_guest="1Gi"), vmi, config, start)
+            vmi = merged(vmi, plan.vmi_patch)
+    last = vm_of(edits[-1][0], min_guest="1Gi")
+    alone = plan_update(last, first, config, start)
+    assume(not alone.restart)
+    in_steps = merged(vmi, plan_update(last, vmi, config, start).vmi_patch)
+    assert in_steps["spec"] == merged(first, alone.vmi_patch)["spec"]

@@ -110,6 +110,7 @@ class Asked:
         self.parts: list[Part] = []
         self.patch: dict[str, Any] = {}
         self.summary = ""
+        """From what to what, for a person."""
         self.answer: dict[str, Any] = {"name": name, "namespace": namespace}
         self.timeline: list[dict[str, Any]] = []
 
@@ -138,6 +139,10 @@ class Asked:
             wishes.append(f"{had} → {memory}" if size(had) else f"memory {memory}")
             self.answer["memory"] = memory
         self.summary = ", ".join(wishes)
+
+    @property
+    def goal(self) -> str:
+        return " and ".join(part.text for part in self.parts)
 
     def send(self, dry_run: bool) -> dict[str, Any]:
         body = {"spec": {"template": {"spec": {"domain": self.patch}}}}
@@ -189,7 +194,7 @@ class Asked:
         vm = self.send(dry_run=False)
         if feeds[1].first is None:
             self.answer |= {"result": "stored", "running": False}
-            self.say(f"VM {self.name} does not run: it has {self.summary.rpartition('→ ')[2]} when it starts")
+            self.say(f"VM {self.name} does not run: it has {self.goal} when it starts")
             return self.end()
         self.tell(0.0, "asked", self.summary)
         for warning in self.answer["warnings"]:
@@ -245,6 +250,8 @@ class Feed:
         self.first, self.version = self._read()
 
     def start(self) -> None:
+        """From what there was: if the machine has its size already, nothing will ever change."""
+        self.news.put((time.monotonic(), self.kind, self.first))
         # A daemon: it blocks in a read, and the command ends when its work is done.
         threading.Thread(target=self._run, daemon=True).start()
 

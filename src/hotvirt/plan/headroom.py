@@ -44,15 +44,21 @@ class Surroundings:
     pod: Resources | None = None
 
 
-def consequences(resource: str, before: Resources, after: Resources, around: Surroundings) -> list[str]:
-    """What the change means for one resource (cpu or memory), most important first."""
+def consequences(
+    resource: str, before: Resources, after: Resources, around: Surroundings, *, after_guest: bool
+) -> list[str]:
+    """What the change means for one resource (cpu or memory), most important first.
+
+    `after_guest` says that the guest gives something back before the Pod does.
+    """
     request, limit = _growth(resource, "requests", before, after), _growth(resource, "limits", before, after)
     said = []
     if request > _NOTHING:
         said.append(f"+{shown(resource, request)} {resource}")
         said += _on_the_node(resource, request, after, around.node)
     elif request < _NOTHING:
-        said.append(f"-{shown(resource, _NOTHING - request)} {resource} once the guest has let go")
+        when = " once the guest has let go" if after_guest else ""
+        said.append(f"-{shown(resource, _NOTHING - request)} {resource}{when}")
     if limit > _NOTHING:
         said.append(f"+{shown(resource, limit)} {resource} limit")
     elif limit < _NOTHING and not request:

@@ -144,7 +144,7 @@ class _Planner:
         has = self.around.pod or pod_resources(self.vmi.spec, self.config)
         needs = pod_resources(self.goal, self.config, limited)
         in_order = steps(self.vmi.spec, self.goal, has, needs)
-        return UpdatePlan(self.patch, self._with_consequences(has, needs), self.restart, in_order)
+        return UpdatePlan(self.patch, self._with_consequences(has, needs, in_order), self.restart, in_order)
 
     def cores_and_threads(self) -> None:
         runs, wanted = topology(self.vmi.spec.domain), topology(self.wanted.domain)
@@ -322,11 +322,12 @@ class _Planner:
         _merge(self.patch.setdefault("spec", {}), part)
         self.live.append(_Live(difference, resource, notes or []))
 
-    def _with_consequences(self, has: Resources, needs: Resources) -> list[Change]:
+    def _with_consequences(self, has: Resources, needs: Resources, in_order: list[Step]) -> list[Change]:
         """Each live change; the last one of a resource tells what all of them mean for it."""
+        shrinks = {step.resource for step in in_order if step.where == "guest" and not step.grows}
         last = {each.resource: each for each in self.live if each.resource}
-        for each in last.values():
-            each.notes[:0] = consequences(each.resource, has, needs, self.around)
+        for resource, each in last.items():
+            each.notes[:0] = consequences(resource, has, needs, self.around, after_guest=resource in shrinks)
         return [each.told() for each in self.live]
 
 

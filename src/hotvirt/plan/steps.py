@@ -30,7 +30,8 @@ class Step:
     new: str
 
     def __str__(self) -> str:
-        return f"{self.where} {self.resource} {self.old}→{self.new}"
+        what = "vCPUs" if (self.where, self.resource) == ("guest", "cpu") else self.resource
+        return f"{self.where} {what} {self.old}→{self.new}"
 
 
 def steps(spec: VMISpec, wanted: VMISpec, has: Resources, needs: Resources) -> list[Step]:
@@ -62,6 +63,6 @@ def _pod_step(resource: str, has: Resources, needs: Resources) -> Step | None:
 def _guest_step(resource: str, spec: VMISpec, wanted: VMISpec) -> Step | None:
     if resource == "cpu":
         runs, goal = topology(spec.domain).vcpus, topology(wanted.domain).vcpus
-        return None if runs == goal else Step("guest", "vCPUs", goal > runs, str(runs), str(goal))
+        return None if runs == goal else Step("guest", "cpu", goal > runs, str(runs), str(goal))
     had, has = guest_memory(spec), guest_memory(wanted)
     return None if had == has else Step("guest", "memory", has > had, str(had), str(has))
