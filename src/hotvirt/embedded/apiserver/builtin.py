@@ -6,10 +6,6 @@ import base64
 import re
 from typing import Any, Final
 
-import msgspec
-
-from hotvirt.api.quantity import Quantity
-
 from .call import Call
 from .errors import (
     FieldError,
@@ -19,12 +15,11 @@ from .errors import (
     not_supported,
     required_value,
 )
-from .limits import check_claim_limits
 from .pods import PodStrategy
 from .quota import QuotaGate
+from .storage_kinds import ClaimStrategy, StorageClassStrategy, VolumeStrategy
 from .store import Store
 from .strategies import Strategy
-from .types import struct
 
 Object = dict[str, Any]
 _KEY: Final = re.compile(r"[-._a-zA-Z0-9]+\Z")
@@ -32,9 +27,11 @@ _KEY_RULE: Final = (
     "a valid config key must consist of alphanumeric characters, '-', '_' or '.' "
     "(e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
 )
+RBAC: Final = "rbac.authorization.k8s.io"
+RBAC_KINDS: Final = ("clusterrolebindings", "clusterroles", "rolebindings", "roles")
+LIMIT_TYPES: Final = ("Container", "PersistentVolumeClaim", "Pod")
 PERMANENT: Final = ("default", "kube-system", "kube-public")
 MAX_DATA: Final = 1024 * 1024
-DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 
 
 class NamespaceStrategy(Strategy):
@@ -146,145 +143,11 @@ def _default_allocatable(node: Object) -> None:
         status["allocatable"] = dict(status["capacity"])
 
 
-class ClaimStrategy(Strategy):
-    returns_deleted = True
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def prepare_create(self, call: Call, obj: Object) -> None:
-        spec = obj.setdefault("spec", {})
-        spec.setdefault("volumeMode", "Filesystem")
-        if "storageClassName" not in spec and not spec.get("volumeName"):
-            default = self._default_class()
-            if default:
-                spec["storageClassName"] = default
-        obj["status"] = {"phase": "Pending"}
-        _protect(obj, "kubernetes.io/pvc-protection")
-
-    def _default_class(self) -> str:
-        found = [
-            obj["metadata"]["name"]
-            for entry in self._store.entries("storageclasses.storage.k8s.io")
-            if (obj := msgspec.json.decode(entry.data))["metadata"].get("annotations", {}).get(DEFAULT_CLASS)
-            == "true"
-        ]
-        return found[-1] if found else ""
-
-    async def admit_create(self, call: Call, obj: Object) -> None:
-        check_claim_limits(self._store, obj)
-
-    def validate_create(self, obj: Object) -> list[FieldError]:
-        spec, errors = obj.get("spec") or {}, []
-        if not spec.get("accessModes"):
-            errors.append(required_value("spec.accessModes", "at least 1 access mode is required"))
-        known = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"]
-        errors += [
-            not_supported("spec.accessModes", mode, known)
-            for mode in spec.get("accessModes") or []
-            if mode not in known
-        ]
-        if spec.get("volumeMode") not in ("Block", "Filesystem"):
-            errors.append(not_supported("spec.volumeMode", spec.get("volumeMode"), ["Block", "Filesystem"]))
-        size = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
-        if size is None:
-            errors.append(required_value("spec.resources[storage]"))
-        elif Quantity(str(size)) <= Quantity(0):
-            errors.append(invalid_value("spec.resources[storage]", str(size), "must be greater than zero"))
-        return errors
-
-    def prepare_update(self, call: Call, old: Object, new: Object) -> None:
-        new.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
-
-    def validate_update(self, call: Call, old: Object, new: Object) -> list[FieldError]:
-        if call.subresource == "status":
-            return []
-        before, after = dict(old["spec"]), dict(new["spec"])
-        for spec in (before, after):
-            spec.pop("resources", None)
-            spec.pop("volumeAttributesClassName", None)
-        if not before.get("volumeName"):
-            after.pop("volumeName", None)
-        if "storageClassName" not in before:
-            after.pop("storageClassName", None)
-        errors = self.validate_create(new)
-        if before != after:
-            errors.append(
-                forbidden_value(
-                    "spec",
-                    "spec is immutable after creation except resources.requests and "
-                    "volumeAttributesClassName for bound claims",
-                )
-            )
-        sizes = [
-            ((one["spec"].get("resources") or {}).get("requests") or {}).get("storage", "0")
-            for one in (old, new)
-        ]
-        if Quantity(str(sizes[1])) < Quantity(str(sizes[0])):
-            errors.append(
-                forbidden_value(
-                    "spec.resources.requests.storage", "field can not be less than status.capacity"
-                )
-            )
-        return errors
+class CreatedByUpdate(Strategy):
+    create_on_update = True
 
 
-def _protect(obj: Object, finalizer: str) -> None:
-    """Storage that is in use does not go away: `protection.py` takes the finalizer off again."""
-    finalizers = obj["metadata"].setdefault("finalizers", [])
-    if finalizer not in finalizers:
-        finalizers.append(finalizer)
-
-
-_VOLUME_SOURCES: Final = struct("core.PersistentVolumeSource").fields.keys()
-
-
-class VolumeStrategy(Strategy):
-    returns_deleted = True
-
-    def prepare_create(self, call: Call, obj: Object) -> None:
-        spec = obj.setdefault("spec", {})
-        spec.setdefault("persistentVolumeReclaimPolicy", "Retain")
-        spec.setdefault("volumeMode", "Filesystem")
-        obj["status"] = {"phase": "Pending"}
-        _protect(obj, "kubernetes.io/pv-protection")
-
-    def validate_create(self, obj: Object) -> list[FieldError]:
-        spec, errors = obj.get("spec") or {}, []
-        if not spec.get("accessModes"):
-            errors.append(required_value("spec.accessModes"))
-        if not spec.get("capacity"):
-            errors.append(required_value("spec.capacity"))
-        sources = [name for name in spec if name in _VOLUME_SOURCES]
-        if not sources:
-            errors.append(required_value("spec", "must specify a volume type"))
-        errors += [
-            forbidden_value(f"spec.{name}", "may not specify more than 1 volume type") for name in sources[1:]
-        ]
-        return errors
-
-
-class StorageClassStrategy(Strategy):
-    returns_deleted = True
-
-    def prepare_create(self, call: Call, obj: Object) -> None:
-        obj.setdefault("reclaimPolicy", "Delete")
-        obj.setdefault("volumeBindingMode", "Immediate")
-
-    def validate_create(self, obj: Object) -> list[FieldError]:
-        return [] if obj.get("provisioner") else [required_value("provisioner")]
-
-    def validate_update(self, call: Call, old: Object, new: Object) -> list[FieldError]:
-        errors = self.validate_create(new)
-        if (old.get("parameters") or {}) != (new.get("parameters") or {}):
-            errors.append(forbidden_value("parameters", "updates to parameters are forbidden."))
-        for field in ("provisioner", "reclaimPolicy", "volumeBindingMode"):
-            if old.get(field) != new.get(field):
-                errors.append(invalid_value(field, new.get(field), "field is immutable"))
-        return errors
-
-
-class ServiceStrategy(Strategy):
+class ServiceStrategy(CreatedByUpdate):
     """Services are kept, so that manifests with one apply; nothing routes to them here."""
 
     returns_deleted = True
@@ -349,6 +212,17 @@ class LimitRangeStrategy(Strategy):
 
     def prepare_update(self, call: Call, old: Object, new: Object) -> None:
         self.prepare_create(call, new)
+
+    def validate_create(self, obj: Object) -> list[FieldError]:
+        why = "must be a standard limit type or fully qualified"
+        return [
+            invalid_value(f"spec.limits[{index}].type", limit.get("type", ""), why)
+            for index, limit in enumerate((obj.get("spec") or {}).get("limits") or [])
+            if limit.get("type") not in LIMIT_TYPES and "/" not in limit.get("type", "")
+        ]
+
+    def validate_update(self, call: Call, old: Object, new: Object) -> list[FieldError]:
+        return self.validate_create(new)
 
 
 class AccountStrategy(Strategy):
@@ -453,6 +327,7 @@ def builtin_strategies(store: Store, quota: QuotaGate) -> dict[str, Strategy]:
         "resourcequotas": QuotaStrategy(),
         "secrets": SecretStrategy(),
         "serviceaccounts": AccountStrategy(),
+        **{f"{name}.{RBAC}": CreatedByUpdate() for name in RBAC_KINDS},
         "services": ServiceStrategy(),
         "storageclasses.storage.k8s.io": StorageClassStrategy(),
     }

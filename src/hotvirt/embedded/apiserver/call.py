@@ -12,7 +12,6 @@ from .errors import (
     StatusError,
     bad_request,
     invalid,
-    method_not_supported,
     no_such_resource,
     not_found,
     not_supported,
@@ -186,9 +185,7 @@ def _verb(
         raise method_not_allowed()
     served = kind.subresources[subresource].verbs if subresource else kind.verbs
     if verb not in served and not (verb == "watch" and subresource == ""):
-        if not subresource and not kind.persistent:
-            raise method_not_allowed()
-        raise method_not_supported(kind.group, kind.plural, verb) if not subresource else method_not_allowed()
+        raise method_not_allowed()
     return verb
 
 

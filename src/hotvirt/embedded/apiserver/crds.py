@@ -10,6 +10,7 @@ from hotvirt.api.meta import now
 
 from .call import Call
 from .crd_schema import schema_errors
+from .discovery import version_order
 from .errors import FieldError, forbidden_value, invalid_value, not_supported, required_value
 from .kinds import STATUS, Kind, Registry, Scale, Subresource
 from .schema import compile_schema
@@ -23,15 +24,13 @@ Object = dict[str, Any]
 
 class CrdStrategy(Strategy):
     unconditional_update = False
+    has_grace = False
 
     def __init__(self, crds: Crds) -> None:
         self._crds = crds
 
     def prepare_create(self, call: Call, obj: Object) -> None:
         _fill(obj)
-        finalizers = obj["metadata"].setdefault("finalizers", [])
-        if CLEANUP not in finalizers:
-            finalizers.append(CLEANUP)
         obj["status"] = self._crds.status_of(obj, {})
         _warn_of_rules(call, obj)
 
@@ -69,6 +68,13 @@ class CrdStrategy(Strategy):
                     )
                 )
         return errors
+
+    def before_delete(self, obj: Object) -> None:
+        finalizers = obj["metadata"].setdefault("finalizers", [])
+        if not obj["metadata"].get("deletionTimestamp") and CLEANUP not in finalizers:
+            finalizers.append(CLEANUP)
+        if not finalizers:
+            del obj["metadata"]["finalizers"]
 
     def prepare_delete(self, obj: Object) -> None:
         status = obj.setdefault("status", {})
@@ -262,6 +268,15 @@ def custom_kinds(crd: Object) -> list[Kind]:
     ]
 
 
+def _deprecation(spec: Object, version: Object) -> str:
+    kind, group = spec["names"]["kind"], spec["group"]
+    said = f"{group}/{version['name']} {kind} is deprecated"
+    newer = [one["name"] for one in spec["versions"] if one.get("served") and not one.get("deprecated")]
+    if newer:
+        said += f"; use {group}/{max(newer, key=version_order)} {kind}"
+    return said
+
+
 def _custom_kind(spec: Object, names: Object, version: Object, storage: str) -> Kind:
     schema = (version.get("schema") or {}).get("openAPIV3Schema") or {}
     asked = version.get("subresources") or {}
@@ -280,10 +295,7 @@ def _custom_kind(spec: Object, names: Object, version: Object, storage: str) -> 
     preserve = spec.get("preserveUnknownFields")
     deprecation = ""
     if version.get("deprecated"):
-        deprecation = (
-            version.get("deprecationWarning")
-            or f"{spec['group']}/{version['name']} {names['kind']} is deprecated"
-        )
+        deprecation = version.get("deprecationWarning") or _deprecation(spec, version)
     return Kind(
         spec["group"],
         version["name"],

@@ -68,7 +68,10 @@ class Deleter:
             except StatusError as error:
                 if error.code != 404:
                     raise
-            deleted.append(load(call.kind, entry))
+            last = load(call.kind, entry)
+            if not call.kind.custom:
+                del last["apiVersion"], last["kind"]
+            deleted.append(last)
         return {
             "kind": call.kind.list_name,
             "apiVersion": call.kind.api_version,
@@ -131,6 +134,7 @@ class Deleter:
             await self._admit.validate(call, kind, None, old)
             new = clone(old)
             _propagate(new["metadata"], options)
+            strategy.before_delete(new)
             grace = strategy.grace(old, options.get("gracePeriodSeconds"))
             self._mark(new["metadata"], old["metadata"], grace)
             if not strategy.has_grace:
@@ -142,7 +146,8 @@ class Deleter:
                     return new
                 return success(kind, call.name, old["metadata"]["uid"])
             strategy.prepare_delete(new)
-            if not old["metadata"].get("deletionTimestamp") and old["metadata"].get("generation"):
+            counts = strategy.has_grace and old["metadata"].get("generation")
+            if counts and not old["metadata"].get("deletionTimestamp"):
                 new["metadata"]["generation"] += 1
             if new != old and not options.get("dryRun"):
                 new = await self._writer.put(call.key, kind, new)

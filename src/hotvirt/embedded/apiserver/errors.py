@@ -168,15 +168,6 @@ def expired(message: str) -> StatusError:
     return StatusError(410, "Expired", message)
 
 
-def method_not_supported(group: str, resource: str, action: str) -> StatusError:
-    return StatusError(
-        405,
-        "MethodNotAllowed",
-        f"{action} is not supported on resources of kind {quote(group_resource(group, resource))}",
-        details_of(group, resource),
-    )
-
-
 def no_such_resource() -> StatusError:
     return StatusError(404, "NotFound", "the server could not find the requested resource", {})
 

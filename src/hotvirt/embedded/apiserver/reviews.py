@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hotvirt.api.meta import now
+
 from .auth import DISCOVERY, SELF_REVIEWS, AllTokens, allowed_everything, may, may_read_path
 from .body import check_type, normalise, read_object
 from .call import Call, Reply, User, json_reply
@@ -29,6 +31,8 @@ class Reviews:
             "selfsubjectreviews": self._who,
             "tokenreviews": self._token,
         }[call.kind.plural]
+        if call.kind.plural == "selfsubjectreviews":
+            review["metadata"]["creationTimestamp"] = now()
         review["status"] = answer(call, review.get("spec") or {})
         return json_reply(review, 201)
 
@@ -61,7 +65,7 @@ class Reviews:
     def _token(self, call: Call, spec: Object) -> Object:
         user = self.tokens.user_of_token(spec.get("token", "")) if self.tokens else None
         if user is None:
-            return {"authenticated": False, "user": {}, "error": "invalid bearer token"}
+            return {"user": {}, "error": "invalid bearer token"}
         return {"authenticated": True, "user": _user_info(user)}
 
 

@@ -59,6 +59,9 @@ class Strategy:
     def check_delete(self, obj: Object) -> None:
         """Refuse to delete what has to stay."""
 
+    def before_delete(self, obj: Object) -> None:
+        """Put on what holds the object until its own affairs are in order."""
+
     def prepare_delete(self, obj: Object) -> None:
         """Called when the object begins to be deleted and has something to wait for."""
 

@@ -126,6 +126,10 @@ def _validate(node: Node, value: Any, path: str, errors: list[FieldError]) -> No
         _logic(node, value, path, errors)
 
 
+def _too_many(count: int, most: int) -> str:
+    return f"Too many: {count}: must have at most {most} item{'' if most == 1 else 's'}"
+
+
 def _object(node: Node, value: dict[str, Any], path: str, errors: list[FieldError]) -> None:
     for name in node.required:
         if name not in value:
@@ -141,13 +145,13 @@ def _object(node: Node, value: dict[str, Any], path: str, errors: list[FieldErro
             _validate(known, one, f"{path}.{name}" if path else name, errors)
     if node.min_properties is not None and len(value) < node.min_properties:
         said = f"{path} in body should have at least {node.min_properties} properties"
-        errors.append(invalid_value(path, value, said))
+        errors.append(invalid_value(path, len(value), said))
     if node.max_properties is not None and len(value) > node.max_properties:
         errors.append(
             FieldError(
                 path,
                 "FieldValueTooMany",
-                f"Too many: {len(value)}: must have at most {node.max_properties} items",
+                _too_many(len(value), node.max_properties),
             )
         )
 
@@ -161,11 +165,7 @@ def _array(node: Node, value: list[Any], path: str, errors: list[FieldError]) ->
             invalid_value(path, len(value), f"{path} in body should have at least {node.min_items} items")
         )
     if node.max_items is not None and len(value) > node.max_items:
-        errors.append(
-            FieldError(
-                path, "FieldValueTooMany", f"Too many: {len(value)}: must have at most {node.max_items} items"
-            )
-        )
+        errors.append(FieldError(path, "FieldValueTooMany", _too_many(len(value), node.max_items)))
     if node.list_type == "map" or node.list_type == "set" or node.unique_items:
         _unique(node, value, path, errors)
 
