@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotvirt.plan.config import ClusterConfig
+from hotvirt.plan.defaults import vmi_defaults
 from hotvirt.plan.validate import validate_vm, validate_vmi
 from hotvirt.plan.validate_cluster import validate_kubevirt
 from hotvirt.plan.validate_storage import validate_data_volume
@@ -237,6 +238,18 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     ),
     (
         "spec.template.metadata.annotations",
+        {"hotvirt.io/min-guest": "some"},
+        "spec.template.metadata.annotations[hotvirt.io/min-guest]",
+        "not a quantity",
+    ),
+    (
+        "spec.template.metadata.annotations",
+        {"hotvirt.io/min-guest": "0"},
+        "spec.template.metadata.annotations[hotvirt.io/min-guest]",
+        "too little",
+    ),
+    (
+        "spec.template.metadata.annotations",
         {"hotvirt.io/min-guest": "513Mi"},
         "spec.template.metadata.annotations[hotvirt.io/min-guest]",
         "use 512Mi or 514Mi",
@@ -279,6 +292,17 @@ def test_a_size_that_cannot_change_live_is_fine_to_start_with_and_to_keep_but_no
         f"{D}.memory.guest",
         "1G is not a multiple of 2Mi: use 952Mi or 954Mi",
     )
+
+
+@pytest.mark.parametrize("guest", ["1G", "2G", "1025Mi", "1234567890"])
+def test_a_machine_may_start_with_any_size_and_then_has_no_headroom(guest: str) -> None:
+    odd = put(good_vm(), f"{D}.memory", {"guest": guest})
+    assert validate_vm(odd, CONFIG) == []
+    spec = vmi_defaults(odd["spec"]["template"]["spec"], CONFIG)
+    assert "maxGuest" not in spec["domain"]["memory"]
+    assert validate_vmi({"metadata": {"name": "a"}, "spec": spec}, CONFIG) == []
+    marked = put(odd, "spec.template.metadata.annotations", {"hotvirt.io/min-guest": "512Mi"})
+    assert fields(validate_vm(marked, CONFIG)) == [f"{D}.memory.guest"]
 
 
 def test_every_cause_is_named_at_once() -> None:

@@ -45,4 +45,5 @@ def max_guest(
         return max(explicit, guest)
     step = alignment(spec)
     aligned = Quantity.bytes(wanted.value // step * step)
-    return aligned if aligned > guest else None
+    # Memory is plugged in whole steps: from any other size no size that can be asked for is reached.
+    return aligned if aligned > guest and not guest.value % step else None

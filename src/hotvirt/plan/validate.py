@@ -130,6 +130,8 @@ def _check_annotations(causes: Causes, annotations: dict[str, str], spec: VMISpe
     least = annotations.get(names.ANNOTATION_MIN_GUEST)
     if least is not None:
         check_min_guest(causes, least, spec, f"{prefix}metadata.annotations[{names.ANNOTATION_MIN_GUEST}]")
+        if not (spec.domain.memory and spec.domain.memory.max_guest):
+            check_alignment(causes, f"{prefix}spec.domain.memory.guest", guest_memory(spec), alignment(spec))
 
 
 def _check_templates(causes: Causes, raw: dict[str, Any], vm: VirtualMachine) -> None:
