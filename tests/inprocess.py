@@ -7,8 +7,9 @@ real ones: so a test can say exactly what a node answers, and when.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,14 @@ from hotvirt.kube.events import Recorder
 NODE = "node-1"
 WITHIN = 10.0
 Object = dict[str, Any]
+
+
+@contextmanager
+def quick_folder() -> Iterator[Path]:
+    """In memory where that is possible: what reaches the disk is not asked by the tests that use it."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
 
 
 class Cluster:
@@ -121,12 +130,14 @@ class Cluster:
 
 @asynccontextmanager
 async def api(
-    folder: Path, admission: Callable[[Cluster, ApiServer], None] | None = None
+    folder: Path,
+    admission: Callable[[Cluster, ApiServer], None] | None = None,
+    on_audit: Callable[[Object], None] | None = None,
 ) -> AsyncIterator[Cluster]:
-    """The API server, with nobody behind it; `admission` may set its hooks."""
+    """The API server, with nobody behind it; `admission` may set its hooks, `on_audit` sees each write."""
     async with AsyncExitStack() as stack:
         pki = Pki.open(folder / "pki")
-        server = ApiServer(Store(folder / "api.db"), pki, socket=folder / "api.sock")
+        server = ApiServer(Store(folder / "api.db"), pki, socket=folder / "api.sock", on_audit=on_audit)
         stack.push_async_callback(server.stop)
         await server.start(0)
         cluster = Cluster(folder, pki, stack)

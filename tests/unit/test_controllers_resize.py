@@ -5,18 +5,19 @@ import asyncio
 import pytest
 
 from hotvirt.api.resources import NODES, PODS, RESOURCEQUOTAS, VMIS, VMS
-from tests.inprocess import NODE, condition, controlled, in_phase, shows, vm_manifest
+from tests.inprocess import NODE, condition, controlled, in_phase, quick_folder, shows, vm_manifest
 
 CHANGE = "HotVCPUChange"
 
 
 @pytest.fixture
-async def world(tmp_path):
-    async with controlled(tmp_path) as (cluster, node):
-        await cluster.create(VMS, vm_manifest("one"))
-        await node.boot("one")
-        await cluster.until(VMS, "one", shows("Running"))
-        yield cluster, node
+async def world():
+    with quick_folder() as folder:
+        async with controlled(folder) as (cluster, node):
+            await cluster.create(VMS, vm_manifest("one"))
+            await node.boot("one")
+            await cluster.until(VMS, "one", shows("Running"))
+            yield cluster, node
 
 
 async def want(cluster, sockets: int) -> None:

@@ -6,13 +6,14 @@ from hotvirt.api import names
 from hotvirt.api.resources import CONTROLLERREVISIONS, DATAVOLUMES, PVCS, VMIS, VMS
 from hotvirt.kube.errors import NotFound
 from hotvirt.plan.revision import firmware_uuid, mac_address
-from tests.inprocess import condition, controlled, in_phase, shows, vm_manifest
+from tests.inprocess import condition, controlled, in_phase, quick_folder, shows, vm_manifest
 
 
 @pytest.fixture
-async def world(tmp_path):
-    async with controlled(tmp_path) as (cluster, node):
-        yield cluster, node
+async def world():
+    with quick_folder() as folder:
+        async with controlled(folder) as (cluster, node):
+            yield cluster, node
 
 
 async def test_a_vm_boots(world):

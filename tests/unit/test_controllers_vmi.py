@@ -5,13 +5,14 @@ import pytest
 from hotvirt.api import names
 from hotvirt.api.resources import KUBEVIRTS, PODS, PVCS, VMIS, VMS
 from hotvirt.kube.errors import Conflict, NotFound
-from tests.inprocess import NODE, condition, controlled, in_phase, shows, vm_manifest
+from tests.inprocess import NODE, condition, controlled, in_phase, quick_folder, shows, vm_manifest
 
 
 @pytest.fixture
-async def world(tmp_path):
-    async with controlled(tmp_path) as (cluster, node):
-        yield cluster, node
+async def world():
+    with quick_folder() as folder:
+        async with controlled(folder) as (cluster, node):
+            yield cluster, node
 
 
 def vmi_manifest(name: str, **template: object) -> dict:

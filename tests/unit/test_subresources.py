@@ -10,7 +10,7 @@ from aiohttp import web
 from hotvirt.api import names
 from hotvirt.api.resources import VMIS, VMS
 from hotvirt.subresources.app import make_app
-from tests.inprocess import api, condition, vm_manifest
+from tests.inprocess import api, condition, quick_folder, vm_manifest
 
 PREFIX = "/apis/subresources.kubevirt.io"
 
@@ -69,17 +69,18 @@ class Served:
 
 
 @pytest.fixture
-async def served(tmp_path):
-    async with api(tmp_path) as cluster, aiohttp.ClientSession() as session:
-        streams = Echo()
-        outer = web.Application()
-        outer.add_subapp(PREFIX, make_app(cluster.client(names.API_USER), streams))
-        runner = web.AppRunner(outer)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        yield Served(cluster, session, url, streams)
-        await runner.cleanup()
+async def served():
+    with quick_folder() as folder:
+        async with api(folder) as cluster, aiohttp.ClientSession() as session:
+            streams = Echo()
+            outer = web.Application()
+            outer.add_subapp(PREFIX, make_app(cluster.client(names.API_USER), streams))
+            runner = web.AppRunner(outer)
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            yield Served(cluster, session, url, streams)
+            await runner.cleanup()
 
 
 async def test_start_of_a_halted_vm_switches_its_strategy(served):
