@@ -80,7 +80,7 @@ async def test_what_pods_hold_is_not_free() -> None:
     await api.put("pods", pod("a", "500m", "1Gi"))
     await api.put("pods", pod("ended", "500m", "1Gi", phase="Succeeded"))
     given = [{"name": "compute", "allocatedResources": {"cpu": "700m", "memory": "512Mi"}}]
-    await api.put("pods", pod("shrinks", "200m", "256Mi", containerStatuses=given))
+    await api.put("pods", pod("waits", "1900m", "2Gi", containerStatuses=given))
     async with room_of(api) as room:
         assert free(room) == ("800m", "2560Mi")
         await api.put("pods", pod("b", "300m", "512Mi"))
@@ -89,6 +89,18 @@ async def test_what_pods_hold_is_not_free() -> None:
         await until(room, lambda: free(room) == ("0", "2Gi"))
         await api.remove("pods", "ns", "a")
         await until(room, lambda: free(room) == ("1", "3Gi"))
+
+
+async def test_a_size_of_the_machine_itself_that_waits_is_counted_with_it() -> None:
+    api = TinyApi()
+    await api.put("nodes", node())
+    given = [{"name": "compute", "allocatedResources": {"cpu": "100m", "memory": "1Gi"}}]
+    mine = pod("mine", "1500m", "1Gi", containerStatuses=given, labels={"kubevirt.io/created-by": "u"})
+    await api.put("pods", mine)
+    async with room_of(api) as room:
+        assert free(room) == ("500m", "3Gi")
+        around = room.around(VMI)
+        assert around.pod is not None and around.pod["requests"]["cpu"] == Quantity("1500m")
 
 
 async def test_containers_that_run_first_count_by_the_largest() -> None:

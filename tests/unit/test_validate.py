@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hotvirt.plan.config import ClusterConfig
 from hotvirt.plan.defaults import vmi_defaults
-from hotvirt.plan.validate import validate_vm, validate_vmi
+from hotvirt.plan.validate import validate_edit, validate_vm, validate_vmi
 from hotvirt.plan.validate_cluster import validate_kubevirt
 from hotvirt.plan.validate_storage import validate_data_volume
 
@@ -282,12 +282,13 @@ def test_a_guest_may_not_have_too_much_beyond_min_guest() -> None:
     assert cause.message.endswith("it needs at least 384Mi")
 
 
-def test_a_size_that_cannot_change_live_is_fine_to_start_with_and_to_keep_but_not_to_change_to() -> None:
-    odd = put(good_vm(), f"{D}.memory", {"guest": "1G"})
-    assert validate_vm(odd, CONFIG) == []
-    assert validate_vm(put(odd, f"{D}.cpu.sockets", 2), CONFIG, odd) == []
-    plain = put(good_vm(), f"{D}.memory", {"guest": "1Gi"})
-    (cause,) = validate_vm(odd, CONFIG, plain)
+def test_an_edit_to_a_size_that_no_running_machine_can_have_is_refused_unless_it_has_it() -> None:
+    odd, plain = (put(good_vm(), f"{D}.memory", {"guest": guest}) for guest in ("1G", "1Gi"))
+    started_odd, started_plain = ({"spec": each["spec"]["template"]["spec"]} for each in (odd, plain))
+    assert validate_edit(odd, started_odd) == []
+    assert validate_edit(plain, started_odd) == []
+    assert validate_edit(odd, started_plain | {"status": {"phase": "Succeeded"}}) == []
+    (cause,) = validate_edit(odd, started_plain)
     assert (cause.field, cause.message) == (
         f"{D}.memory.guest",
         "1G is not a multiple of 2Mi: use 952Mi or 954Mi",

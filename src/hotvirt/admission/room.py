@@ -81,18 +81,23 @@ class Room:
     def around(self, vmi: dict[str, Any]) -> Surroundings:
         """What surrounds this running machine."""
         metadata, status = vmi.get("metadata") or {}, vmi.get("status") or {}
+        pod = self._pod(str(metadata.get("uid") or ""))
         return Surroundings(
-            node=self._node(str(status.get("nodeName") or "")),
+            node=self._node(str(status.get("nodeName") or ""), pod),
             quotas=self._left_in(str(metadata.get("namespace") or "")),
-            pod=self._pod(str(metadata.get("uid") or "")),
+            pod=None if pod is None else _compute(pod),
         )
 
-    def _node(self, name: str) -> NodeRoom | None:
+    def _node(self, name: str, own: PodView | None) -> NodeRoom | None:
+        """What is free beside what the machine's own Pod asks for, had or not."""
         node = self._nodes.get(None, name) if name else None
         if node is None or not self._pods.has_synced:
             return None
-        held, offers = self._held.get(name, Counter()), node.status.allocatable
-        free = {}
+        held = Counter(self._held.get(name, {}))
+        if own is not None and own.spec.node_name == name:
+            held.subtract(held_by(own))
+            held.update(asked_by(own))
+        offers, free = node.status.allocatable, {}
         if "cpu" in offers:
             free["cpu"] = Quantity.millis(offers["cpu"].milli - held["cpu"])
         if "memory" in offers:
@@ -109,14 +114,9 @@ class Room:
             rooms.append(QuotaRoom(quota.metadata.name, left))
         return tuple(sorted(rooms, key=lambda room: room.name))
 
-    def _pod(self, vmi_uid: str) -> Resources | None:
+    def _pod(self, vmi_uid: str) -> PodView | None:
         pods = self._pods.by_index(OF_VMI, vmi_uid) if vmi_uid else []
-        for pod in pods:
-            for container in pod.spec.containers:
-                if container.name == names.CONTAINER_COMPUTE and pod.status.phase not in ENDED:
-                    given = container.resources
-                    return {"requests": dict(given.requests), "limits": dict(given.limits)}
-        return None
+        return next((pod for pod in pods if pod.status.phase not in ENDED), None)
 
     def _count(self, old: PodView | None, new: PodView | None) -> None:
         for pod, sign in ((old, -1), (new, 1)):
@@ -126,17 +126,36 @@ class Room:
                     held[name] += sign * amount
 
 
+def _compute(pod: PodView) -> Resources | None:
+    for container in pod.spec.containers:
+        if container.name == names.CONTAINER_COMPUTE:
+            given = container.resources
+            return {"requests": dict(given.requests), "limits": dict(given.limits)}
+    return None
+
+
 def held_by(pod: PodView) -> dict[str, int]:
-    """Milli-CPUs and bytes that a Pod holds on its node: the larger of what it asks for and what it has."""
+    """Milli-CPUs and bytes that a Pod holds on its node: what the kubelet gave it, else what it asks for.
+
+    A size that waits for room holds none.
+    """
+    given = {status.name: status.allocated_resources for status in pod.status.container_statuses}
+    return _amounts(pod, given)
+
+
+def asked_by(pod: PodView) -> dict[str, int]:
+    """The same, as if it had what it asks for."""
+    return _amounts(pod, {})
+
+
+def _amounts(pod: PodView, given: dict[str, Quantities]) -> dict[str, int]:
     if pod.status.phase in ENDED:
         return {}
-    given = {status.name: status.allocated_resources for status in pod.status.container_statuses}
     held = {}
     for name in ("cpu", "memory"):
         steady, start = _number(name, pod.spec.overhead), 0
         for container in pod.spec.containers:
-            asked = _number(name, container.resources.requests)
-            steady += max(asked, _number(name, given.get(container.name, {})))
+            steady += _number(name, given.get(container.name) or container.resources.requests)
         for container in pod.spec.init_containers:
             asked = _number(name, container.resources.requests)
             if container.restart_policy == "Always":

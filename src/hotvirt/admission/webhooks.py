@@ -22,7 +22,7 @@ from hotvirt.plan.config import ClusterConfig
 from hotvirt.plan.defaults import vmi_defaults
 from hotvirt.plan.headroom import Surroundings
 from hotvirt.plan.live import plan_update
-from hotvirt.plan.validate import validate_vm, validate_vmi
+from hotvirt.plan.validate import validate_edit, validate_vm, validate_vmi
 from hotvirt.plan.validate_cluster import validate_kubevirt
 from hotvirt.plan.validate_storage import validate_data_volume
 
@@ -93,32 +93,35 @@ class Admission:
         return await self._validators[request.resource](request, request.object)
 
     async def _validate_vm(self, request: AdmissionRequest, vm: dict[str, Any]) -> AdmissionResponse:
-        causes = validate_vm(vm, self._config(), request.old_object)
+        causes = validate_vm(vm, self._config())
         if causes:
             return refuse(causes)
         if request.user in names.HOTVIRT_USERS:
             return _ALLOWED
         warnings = unacted_warning(VMS.kind, vm)
-        if _template(vm) != _template(request.old_object):
-            warnings += size_warnings(vm)
-            warnings += await self._what_comes_of_it(request, vm)
-        return AdmissionResponse(warnings=warnings)
-
-    async def _what_comes_of_it(self, request: AdmissionRequest, vm: dict[str, Any]) -> list[str]:
-        """The planner's verdict on an edit of a VM that runs."""
+        if _template(vm) == _template(request.old_object):
+            return AdmissionResponse(warnings=warnings)
+        warnings += size_warnings(vm)
         if request.old_object is None or self._vmi is None:
-            return []
+            return AdmissionResponse(warnings=warnings)
         try:
             vmi = await self._vmi(request.namespace, request.name)
-            if vmi is None:
-                return []
-            baseline = await self._started_from(request.namespace, vmi)
+            baseline = None if vmi is None else await self._started_from(request.namespace, vmi)
         except ApiError as error:
             # The edit itself is fine, and the VM controller plans it again: only the preview is missing.
             log.warning("cannot look at the machine of %s/%s: %s", request.namespace, request.name, error)
-            return ["The running machine could not be looked at; the VM's conditions will tell what waits."]
+            warnings.append(
+                "The running machine could not be looked at; the VM's conditions will tell what waits."
+            )
+            return AdmissionResponse(warnings=warnings)
+        if vmi is None:
+            return AdmissionResponse(warnings=warnings)
+        causes = validate_edit(vm, vmi)
+        if causes:
+            return refuse(causes)
         around = self._around(vmi) if self._around is not None else None
-        return plan_warnings(plan_update(vm, vmi, self._config(), baseline, around))
+        plan = plan_update(vm, vmi, self._config(), baseline, around)
+        return AdmissionResponse(warnings=warnings + plan_warnings(plan))
 
     async def _started_from(self, namespace: str, vmi: dict[str, Any]) -> dict[str, Any] | None:
         name = (vmi.get("status") or {}).get("virtualMachineRevisionName")

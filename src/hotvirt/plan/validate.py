@@ -22,6 +22,7 @@ from hotvirt.plan.check_machine import (
 )
 from hotvirt.plan.config import ClusterConfig
 from hotvirt.plan.memory import alignment, guest_memory
+from hotvirt.plan.runstrategy import FINAL_PHASES
 from hotvirt.plan.validate_storage import check_data_volume_spec
 
 __all__ = ["Cause", "validate_vm", "validate_vmi"]
@@ -55,8 +56,24 @@ def validate_vm(vm: dict[str, Any], config: ClusterConfig, old: dict[str, Any] |
         causes, typed.spec.template.metadata.annotations, typed.spec.template.spec, "spec.template."
     )
     _check_templates(causes, raw, typed)
-    if old is not None and not causes.found:
-        _check_edit(causes, typed, old)
+    return causes.found
+
+
+def validate_edit(vm: dict[str, Any], vmi: dict[str, Any]) -> list[Cause]:
+    """Why a VM that is fine by itself cannot be what its running machine becomes.
+
+    A new memory size must be one that a running machine can have; the size it has already always is.
+    """
+    causes = Causes()
+    wanted, runs = (
+        codec.convert(vm, VirtualMachine).spec.template.spec,
+        codec.convert(vmi, VirtualMachineInstance),
+    )
+    if runs.metadata.deleting or runs.status.phase in FINAL_PHASES:
+        return []
+    guest = guest_memory(wanted)
+    if guest != guest_memory(runs.spec):
+        check_alignment(causes, "spec.template.spec.domain.memory.guest", guest, alignment(wanted))
     return causes.found
 
 
@@ -112,18 +129,6 @@ def _check_spec(
             causes.label(f"{path}.{name}", value)
     causes.one_of(f"{path}.startStrategy", spec.start_strategy, ("Paused",))
     causes.one_of(f"{path}.architecture", spec.architecture, ARCHITECTURES)
-
-
-def _check_edit(causes: Causes, vm: VirtualMachine, old: dict[str, Any]) -> None:
-    """A new size must be one that a running machine can have; what was stored before may stay as it is."""
-    spec = vm.spec.template.spec
-    try:
-        before = codec.convert(old, VirtualMachine).spec.template.spec
-    except msgspec.ValidationError:
-        return
-    guest = guest_memory(spec)
-    if guest != guest_memory(before):
-        check_alignment(causes, "spec.template.spec.domain.memory.guest", guest, alignment(spec))
 
 
 def _check_annotations(causes: Causes, annotations: dict[str, str], spec: VMISpec, prefix: str) -> None:
