@@ -53,6 +53,13 @@ class Cluster:
         self._stack.push_async_callback(client.close)
         return client
 
+    async def fresh_namespace(self) -> None:
+        """From here on all is in a namespace of its own: for tests that share an API."""
+        made = await self.admin.create(
+            NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "test-"}}
+        )
+        self.namespace = str(made["metadata"]["name"])
+
     async def get(self, resource: Resource, name: str) -> Object:
         return await self.admin.get(resource, name, self._place(resource))
 

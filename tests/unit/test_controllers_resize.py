@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+import pytest_asyncio
 
 from hotvirt.api.resources import NODES, PODS, RESOURCEQUOTAS, VMIS, VMS
 from tests.inprocess import NODE, condition, controlled, in_phase, quick_folder, shows, vm_manifest
@@ -10,14 +11,24 @@ from tests.inprocess import NODE, condition, controlled, in_phase, quick_folder,
 CHANGE = "HotVCPUChange"
 
 
-@pytest.fixture
-async def world():
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared():
     with quick_folder() as folder:
         async with controlled(folder) as (cluster, node):
-            await cluster.create(VMS, vm_manifest("one"))
-            await node.boot("one")
-            await cluster.until(VMS, "one", shows("Running"))
             yield cluster, node
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def world(shared):
+    cluster, node = shared
+    await cluster.fresh_namespace()
+    await cluster.create(VMS, vm_manifest("one"))
+    await node.boot("one")
+    await cluster.until(VMS, "one", shows("Running"))
+    return cluster, node
 
 
 async def want(cluster, sockets: int) -> None:

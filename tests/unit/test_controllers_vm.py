@@ -1,6 +1,7 @@
 """The VM reconciler against the real API: run strategies, restarts, failures, edits, deletion."""
 
 import pytest
+import pytest_asyncio
 
 from hotvirt.api import names
 from hotvirt.api.resources import CONTROLLERREVISIONS, DATAVOLUMES, PVCS, VMIS, VMS
@@ -8,12 +9,21 @@ from hotvirt.kube.errors import NotFound
 from hotvirt.plan.revision import firmware_uuid, mac_address
 from tests.inprocess import condition, controlled, in_phase, quick_folder, shows, vm_manifest
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-@pytest.fixture
-async def world():
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared():
     with quick_folder() as folder:
         async with controlled(folder) as (cluster, node):
             yield cluster, node
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def world(shared):
+    cluster, node = shared
+    await cluster.fresh_namespace()
+    return cluster, node
 
 
 async def test_a_vm_boots(world):

@@ -1,18 +1,28 @@
 """The VMI reconciler against the real API: the Pod, the phases, what goes wrong, the end."""
 
 import pytest
+import pytest_asyncio
 
 from hotvirt.api import names
 from hotvirt.api.resources import KUBEVIRTS, PODS, PVCS, VMIS, VMS
 from hotvirt.kube.errors import Conflict, NotFound
 from tests.inprocess import NODE, condition, controlled, in_phase, quick_folder, shows, vm_manifest
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-@pytest.fixture
-async def world():
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared():
     with quick_folder() as folder:
         async with controlled(folder) as (cluster, node):
             yield cluster, node
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def world(shared):
+    cluster, node = shared
+    await cluster.fresh_namespace()
+    return cluster, node
 
 
 def vmi_manifest(name: str, **template: object) -> dict:

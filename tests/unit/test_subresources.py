@@ -5,6 +5,7 @@ import json
 
 import aiohttp
 import pytest
+import pytest_asyncio
 from aiohttp import web
 
 from hotvirt.api import names
@@ -31,6 +32,10 @@ class Served:
     def __init__(self, cluster, session, url, streams) -> None:
         self.cluster, self.session, self.url, self.streams = cluster, session, url, streams
 
+    @property
+    def place(self) -> str:
+        return f"/namespaces/{self.cluster.namespace}"
+
     async def ask(self, method: str, path: str, body: object = None) -> tuple[int, dict]:
         """As virtctl: JSON that does not say so."""
         data = None if body is None else json.dumps(body).encode()
@@ -46,10 +51,10 @@ class Served:
             return answer.status, json.loads(text) if text else {}
 
     async def vm(self, verb: str, body: object = None, name: str = "one") -> tuple[int, dict]:
-        return await self.ask("PUT", f"/namespaces/default/virtualmachines/{name}/{verb}", body)
+        return await self.ask("PUT", f"{self.place}/virtualmachines/{name}/{verb}", body)
 
     async def vmi(self, verb: str, body: object = None, method: str = "PUT") -> tuple[int, dict]:
-        return await self.ask(method, f"/namespaces/default/virtualmachineinstances/one/{verb}", body)
+        return await self.ask(method, f"{self.place}/virtualmachineinstances/one/{verb}", body)
 
     async def make(self, strategy: str, phase: str | None = None, **status: object) -> dict:
         """A VM, and a VMI in that phase."""
@@ -68,8 +73,11 @@ class Served:
         return (await self.cluster.get(VMIS, "one"))["metadata"]["uid"]
 
 
-@pytest.fixture
-async def served():
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared():
     with quick_folder() as folder:
         async with api(folder) as cluster, aiohttp.ClientSession() as session:
             streams = Echo()
@@ -78,9 +86,15 @@ async def served():
             runner = web.AppRunner(outer)
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", 0).start()
-            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            yield Served(cluster, session, url, streams)
+            yield Served(cluster, session, f"http://127.0.0.1:{runner.addresses[0][1]}", streams)
             await runner.cleanup()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def served(shared):
+    await shared.cluster.fresh_namespace()
+    shared.streams.path = ""
+    return shared
 
 
 async def test_start_of_a_halted_vm_switches_its_strategy(served):
@@ -277,7 +291,7 @@ async def test_guest_os_info(served):
     ],
 )
 async def test_what_hotvirt_does_not_have_is_said(served, method, path):
-    code, status = await served.ask(method, f"/namespaces/default/{path}")
+    code, status = await served.ask(method, f"{served.place}/{path}")
     assert (code, status["reason"]) == (501, "NotImplemented")
     assert status["message"].endswith(".")
 
@@ -309,7 +323,7 @@ async def test_the_console_carries_bytes_both_ways(served, tmp_path):
 
     served.streams.path = str(tmp_path / "console.sock")
     server = await asyncio.start_unix_server(echo, served.streams.path)
-    url = f"{served.url}{PREFIX}/v1/namespaces/default/virtualmachineinstances/one/console"
+    url = f"{served.url}{PREFIX}/v1{served.place}/virtualmachineinstances/one/console"
     async with served.session.ws_connect(url, protocols=("plain.kubevirt.io",)) as socket:
         assert socket.protocol == "plain.kubevirt.io"
         assert await socket.receive_bytes() == b"login: "
@@ -321,7 +335,7 @@ async def test_the_console_carries_bytes_both_ways(served, tmp_path):
 
 async def test_a_console_that_cannot_be_reached_is_said(served):
     await served.make("Always", "Running")
-    url = f"{served.url}{PREFIX}/v1/namespaces/default/virtualmachineinstances/one/console"
+    url = f"{served.url}{PREFIX}/v1{served.place}/virtualmachineinstances/one/console"
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
         await served.session.ws_connect(url, protocols=("plain.kubevirt.io",))
     assert refused.value.status == 500
