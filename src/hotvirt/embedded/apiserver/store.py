@@ -149,7 +149,8 @@ class Store:
         self._collections: dict[str, _Collection] = {}
         self.window: deque[Change] = deque()
         self.on_change: Callable[[Change], None] = lambda change: None
-        self._queue: queue.SimpleQueue[_Write | int | None] = queue.SimpleQueue()
+        self._ready: list[_Write] = []
+        self._queue: queue.SimpleQueue[list[_Write] | int | None] = queue.SimpleQueue()
         self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -295,6 +296,7 @@ class Store:
     async def close(self) -> None:
         """Write what is waiting and close the file."""
         if self._thread is not None:
+            self._hand_over_ready()
             self._queue.put(None)
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
             self._thread = None
@@ -324,7 +326,7 @@ class Store:
         self._next += 1
         assert self._loop is not None, "start() the store first"
         done: asyncio.Future[None] = self._loop.create_future()
-        self._queue.put(_Write(Change(type_, old, entry, time.time()), done))
+        self._hand_over(_Write(Change(type_, old, entry, time.time()), done))
         # The write happens even if the client goes away meanwhile: the lock must be held until then.
         try:
             await asyncio.shield(done)
@@ -333,6 +335,18 @@ class Store:
                 await asyncio.wait([done])
             raise
         return entry
+
+    def _hand_over(self, write: _Write) -> None:
+        """To the writer, together with all that the loop has ready at this moment: each commit costs a sync."""
+        self._ready.append(write)
+        if len(self._ready) == 1:
+            assert self._loop is not None
+            self._loop.call_soon(self._hand_over_ready)
+
+    def _hand_over_ready(self) -> None:
+        if self._ready:
+            self._queue.put(self._ready)
+            self._ready = []
 
     def _write_groups(self) -> None:
         ended = False
@@ -346,7 +360,7 @@ class Store:
                 elif isinstance(item, int):
                     compact = item
                 else:
-                    group.append(item)
+                    group += item
                 if len(group) >= self._group_limit:
                     break
                 try:
