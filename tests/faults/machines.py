@@ -1,12 +1,14 @@
 """A whole Hotvirt in this process on the driver that answers at once; parts of it can be killed.
 
 Everything is the real thing but the machines: API server with admission, scheduler, garbage collector, a node
-whose Pods are no processes, the node agent, the controllers.
+whose Pods are no processes, the node agent, the controllers. Every change of a size is in one ordered log
+(`tests/size_log.py`), which is checked whenever controllers and agent are let go.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -21,73 +23,106 @@ from hotvirt.embedded.apiserver.server import ApiServer
 from hotvirt.embedded.garbage import GarbageCollector
 from hotvirt.embedded.images import ImageStore
 from hotvirt.embedded.inventory import Inventory
+from hotvirt.embedded.node.cgroups import Limits
+from hotvirt.embedded.node.instant_runtime import InstantPod, InstantRuntime
 from hotvirt.embedded.node.node import EmbeddedNode
 from hotvirt.embedded.scheduler import Scheduler
-from hotvirt.hypervisor.instant import InstantDriver
+from hotvirt.hypervisor.instant import InstantDriver, InstantMachine
 from hotvirt.kube.client import Client
 from hotvirt.kube.events import Recorder
 from hotvirt.node.agent import NodeAgent
 from hotvirt.plan.config import ClusterConfig
-from tests.inprocess import NODE, Cluster, api
+from tests.inprocess import NODE, Cluster, Object, api
+from tests.size_log import SizeLog
 
 WRITES = ("create", "update", "patch", "delete")
+LARGE = {"cpu": "64", "memory": "256Gi"}
 
 
 class Killed(BaseException):
     """The process is gone: no handler of ours sees this."""
 
 
-class Mortal:
-    """A client whose process dies right after its n-th write, when that is done and nobody knows it yet."""
+class Life:
+    """What one process does that lasts: writes to the API, commands to its machines. It may end after any."""
 
-    def __init__(self, client: Client, dies_after: int | None) -> None:
-        self._client = client
-        self._left = dies_after
-        self.writes: list[str] = []
+    def __init__(self, dies_after: int | None = None) -> None:
+        self._dies_after = dies_after
+        self.deeds: list[str] = []
         self.dead = False
+        self.ended = asyncio.Event()
 
-    def __getattr__(self, name: str) -> Any:
+    def goes_on(self) -> None:
         if self.dead:
             raise Killed
+
+    def did(self, deed: str) -> None:
+        """It is done, and nobody knows it yet."""
+        self.goes_on()
+        self.deeds.append(deed)
+        if self._dies_after is not None and len(self.deeds) >= self._dies_after:
+            self.dead = True
+            self.ended.set()
+            raise Killed
+
+
+class Mortal:
+    """The client of a process that may die right after any write."""
+
+    def __init__(self, client: Client, life: Life) -> None:
+        self._client = client
+        self.life = life
+
+    def __getattr__(self, name: str) -> Any:
+        self.life.goes_on()
         found = getattr(self._client, name)
         return self._counted(name, found) if name in WRITES else found
 
     def _counted(self, verb: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def write(resource: Any, *arguments: Any, **options: Any) -> Any:
             answer = await call(resource, *arguments, **options)
-            if self.dead:
-                raise Killed
-            self.writes.append(f"{verb} {resource.plural}/{options.get('subresource') or ''}")
-            if self._left is not None and len(self.writes) >= self._left:
-                self.dead = True
-                raise Killed
+            self.life.did(f"{verb} {resource.plural}/{options.get('subresource') or ''}")
             return answer
 
         return write
 
 
 class Victim:
-    """A part that is killed once and started again; what it wrote before it died is counted."""
+    """A part that is killed once and started again; what it did before it died is counted."""
 
     def __init__(
-        self, make_client: Callable[[], Client], run: Callable[[Any], Awaitable[None]], dies_after: int | None
+        self,
+        make_client: Callable[[], Client],
+        run: Callable[[Any, Life], Awaitable[None]],
+        dies_after: int | None,
     ) -> None:
         self._make_client = make_client
         self._run = run
-        self._dies_after = dies_after
-        self.writes: list[str] = []
+        self._first = Life(dies_after)
         self.was_killed = False
 
+    @property
+    def writes(self) -> list[str]:
+        return self._first.deeds
+
     async def live(self) -> None:
-        first = Mortal(self._make_client(), self._dies_after)
-        self.writes = first.writes
+        await self._live(self._first)
+        await self._live(Life())
+
+    async def _live(self, life: Life) -> None:
+        """Until it dies: then nothing of it does anything any more."""
+        work = asyncio.ensure_future(self._run(Mortal(self._make_client(), life), life))
+        end = asyncio.create_task(life.ended.wait())
         try:
-            await self._run(first)
-        except BaseException as ended:
-            if not _says_killed(ended):
-                raise
+            await asyncio.wait([work, end], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            end.cancel()
+            work.cancel()
+            await asyncio.wait([work, end])
+        if life.dead:
             self.was_killed = True
-        await self._run(self._make_client())
+        elif not work.cancelled() and (error := work.exception()) and not _says_killed(error):
+            raise error
 
 
 def _says_killed(error: BaseException) -> bool:
@@ -96,13 +131,85 @@ def _says_killed(error: BaseException) -> bool:
     return isinstance(error, Killed)
 
 
+class LoggedMachine(InstantMachine):
+    """Each command is in the log, and the last thing that its agent may do."""
+
+    log: SizeLog
+    life: Life
+    pod_uid: str
+
+    def _change(self, **fields: Any) -> None:
+        self.life.goes_on()
+        super()._change(**fields)
+        self.tell()
+        self.life.did(f"command {' '.join(fields)}")
+
+    def tell(self) -> None:
+        self.log.hypervisor(
+            self.pod_uid, self._state["plugged"], self._state["memory"] + self._state["requested"]
+        )
+
+
+class LoggedDriver(InstantDriver):
+    def __init__(self, log: SizeLog, life: Life) -> None:
+        self._log = log
+        self._life = life
+
+    async def connect(self, run_dir_fd: int) -> LoggedMachine:
+        plain = await super().connect(run_dir_fd)
+        machine = LoggedMachine(os.dup(run_dir_fd), plain._state)
+        plain.close()
+        machine.log, machine.life = self._log, self._life
+        machine.pod_uid = _pod_of(Path(f"/proc/self/fd/{run_dir_fd}").readlink())
+        machine.tell()
+        return machine
+
+
+def _pod_of(run_folder: Path) -> str:
+    parts = run_folder.parts
+    return parts[parts.index("pods") + 1]
+
+
+class LoggedPod(InstantPod):
+    log: SizeLog
+    uid: str
+
+    async def prepare(self, pod: Limits, containers: dict[str, Limits]) -> None:
+        self.resize(pod, containers)
+
+    def resize(self, pod: Limits, containers: dict[str, Limits]) -> None:
+        self.log.cgroup(self.uid, containers[names.CONTAINER_COMPUTE].memory_limit)
+
+
+class LoggedRuntime(InstantRuntime):
+    def __init__(self, log: SizeLog) -> None:
+        self._log = log
+
+    def pod(self, uid: str, folder: Path) -> LoggedPod:
+        pod = LoggedPod(uid, folder)
+        pod.log, pod.uid = self._log, uid
+        return pod
+
+
+class LoggedNode(EmbeddedNode):
+    log: SizeLog
+
+    def _make_runtime(self) -> LoggedRuntime:
+        return LoggedRuntime(self.log)
+
+
 class Machines:
     """The parts beside the controllers and the agent; those are brought to life by a test."""
 
-    def __init__(self, folder: Path, cluster: Cluster, recorder: Recorder) -> None:
+    def __init__(
+        self, folder: Path, cluster: Cluster, recorder: Recorder, log: SizeLog, audit: list[Object]
+    ) -> None:
         self._folder = folder
         self._cluster = cluster
         self._recorder = recorder
+        self.log = log
+        self.audit = audit
+        """Every write to the API, with who made it."""
 
     @property
     def cluster(self) -> Cluster:
@@ -130,19 +237,27 @@ class Machines:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+        self.log.check()
 
-    async def _controllers(self, client: Any) -> None:
+    async def _controllers(self, client: Any, life: Life) -> None:
         await Manager(client, self._recorder).run()
 
-    async def _agent(self, client: Any) -> None:
-        driver = InstantDriver()
+    async def _agent(self, client: Any, life: Life) -> None:
+        driver = LoggedDriver(self.log, life)
         await NodeAgent(client, NODE, self._folder, {driver.name: driver}, self._recorder).run()
 
 
 @asynccontextmanager
-async def machines(folder: Path) -> AsyncIterator[Machines]:
+async def machines(folder: Path, allocatable: dict[str, str] = LARGE) -> AsyncIterator[Machines]:
+    log = SizeLog()
+    audit: list[Object] = []
+
+    def hooks(cluster: Cluster, server: ApiServer) -> None:
+        server.api.on_change.append(log.api)
+        _admission(cluster, server)
+
     async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(api(folder, admission=_admission))
+        cluster = await stack.enter_async_context(api(folder, hooks, audit.append))
         recorder = Recorder(cluster.client(names.CONTROLLER_USER), "test")
         stack.push_async_callback(recorder.close)
         images = ImageStore(folder / "images")
@@ -150,7 +265,8 @@ async def machines(folder: Path) -> AsyncIterator[Machines]:
         disk.write_bytes(bytes(1 << 20))
         images.import_image("hotvirt/demo-guest:latest", disk)
         root = cluster.client("kubelet", (names.MASTERS_GROUP,))
-        node = EmbeddedNode(root, NODE, folder, {"cpu": "64", "memory": "256Gi"}, images, runtime="instant")
+        node = LoggedNode(root, NODE, folder, allocatable, images, runtime="instant")
+        node.log = log
         inventory = Inventory(root)
         collector = GarbageCollector(root, inventory)
         tasks = [
@@ -159,7 +275,7 @@ async def machines(folder: Path) -> AsyncIterator[Machines]:
         ]
         try:
             await node.ready.wait()
-            yield Machines(folder, cluster, recorder)
+            yield Machines(folder, cluster, recorder, log, audit)
             for task in tasks:
                 assert not task.done(), task
         finally:

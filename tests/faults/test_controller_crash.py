@@ -5,9 +5,7 @@ The path: a VM is made and boots, gets a second vCPU while it runs, is restarted
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,17 +133,6 @@ async def settled_state(world: Machines, name: str) -> Object:
             1
         )[0][1],
     }
-
-
-@pytest.fixture
-def in_memory(tmp_path):
-    """A folder that costs no fsync, where there is one: what a crash does to the disk is not asked here."""
-    memory = Path("/dev/shm")
-    if not memory.is_dir():
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
-        yield Path(folder)
 
 
 @pytest.mark.parametrize("victim", ["controllers", "agent"])

@@ -77,6 +77,7 @@ class NodeAgent:
         self._controller = Controller("node-agent", self._reconcile, workers=8)
         self._controller.watch(self._vmis, lambda vmi: [vmi.metadata.key])
         self._controller.watch(self._pods, _owner_key)
+        self._controller.watch(self._settings, lambda _: self._vmis.keys())
 
     async def run(self) -> None:
         self._watch = FolderWatch()

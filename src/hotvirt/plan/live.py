@@ -195,7 +195,7 @@ class _Planner:
         """What the user asks for the Pod. Amounts of memory go with the guest's, edited or not."""
         has = {key: _given(self.vmi.spec, *key) for key in AMOUNTS}
         along = {key: self._along_with_guest(key[1], amount) for key, amount in has.items()}
-        wanted = {key: self._wanted_amount(*key) for key in AMOUNTS}
+        wanted = _limit_holds_request({key: self._wanted_amount(*key) for key in AMOUNTS})
         edited = [key for key in AMOUNTS if wanted[key] != has[key] and self._is_edited(*key)]
         obstacle = rollout_obstacle(self.config) or self._obstacle_to(wanted)
         goal = wanted
@@ -329,6 +329,14 @@ class _Planner:
         for resource, each in last.items():
             each.notes[:0] = consequences(resource, has, needs, self.around, after_guest=resource in shrinks)
         return [each.told() for each in self.live]
+
+
+def _limit_holds_request(amounts: Amounts) -> Amounts:
+    """A request that grew with the guest may pass a limit that was edited on its own: it takes that along."""
+    request, limit = amounts["requests", "memory"], amounts["limits", "memory"]
+    if request is None or limit is None or request <= limit:
+        return amounts
+    return amounts | {("limits", "memory"): request}
 
 
 def _given(spec: VMISpec, part: str, name: str) -> Quantity | None:
