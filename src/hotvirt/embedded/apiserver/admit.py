@@ -14,13 +14,6 @@ from .kinds import Kind
 from .store import Store
 
 WEBHOOK = "hotvirt.io"
-OPERATIONS = {
-    "create": "CREATE",
-    "update": "UPDATE",
-    "patch": "UPDATE",
-    "delete": "DELETE",
-    "deletecollection": "DELETE",
-}
 
 
 class AdmissionHooks(Protocol):

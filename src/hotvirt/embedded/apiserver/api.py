@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 
@@ -30,10 +30,6 @@ from .tokens import IssuedTokens
 from .write import Writer
 
 
-class AuditLog(Protocol):
-    def write(self, record: dict[str, Any]) -> None: ...
-
-
 class Api:
     def __init__(
         self, store: Store, admission: AdmissionHooks | None = None, node_logs: NodeLogs | None = None
@@ -56,7 +52,7 @@ class Api:
         self.deleter = Deleter(store, self.admit, strategies, self.writer, self.reader)
         parts = (store, self.writer, self.deleter, self.reader, self.tokens)
         self.subresources = Subresources(*parts, node_logs)
-        self.reviews = Reviews(self.registry)
+        self.reviews = Reviews()
         self.on_change: list[Callable[[Change], None]] = []
         self.crds.on_gone.append(lambda kind: self.hub.close_resource(kind.store_key))
         store.on_change = self._changed

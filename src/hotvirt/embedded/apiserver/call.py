@@ -45,8 +45,6 @@ class Call:
     name: str
     subresource: str
     verb: str
-    rest: str = ""
-    """What stands behind the subresource (proxies have that)."""
     warnings: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -193,3 +191,9 @@ def method_not_allowed() -> StatusError:
     return StatusError(
         405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {}
     )
+
+
+def warning_value(text: str) -> str:
+    """An RFC 7234 warn-value: one line; as Kubernetes sends it, in UTF-8."""
+    clean = " ".join(text.split()).replace("\\", "\\\\").replace('"', '\\"')
+    return f'299 - "{clean}"'

@@ -297,12 +297,6 @@ class Registry:
             for kind in self._kinds.values()
         )
 
-    def by_kind(self, api_version: str, kind: str) -> Kind | None:
-        for one in self._kinds.values():
-            if one.kind == kind and one.api_version == api_version:
-                return one
-        return None
-
     def __iter__(self) -> Iterator[Kind]:
         return iter(self._kinds.values())
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from .call import Call, Reply
+from .call import Call, Reply, warning_value
 from .errors import (
     FieldError,
     StatusError,
@@ -32,7 +32,6 @@ from .tables import Tables
 from .write import load
 
 BOOKMARK_EVERY: Final = 60.0
-_KIND_FIRST: Final = msgspec.json.Encoder()
 
 
 class Reader:
@@ -185,8 +184,10 @@ class Reader:
             (call.kind.api_version, form, include(call)) if form.name != "table" else object(),
             render,
         )
-        response = web.StreamResponse(headers=self.stream_headers(call))
+        response = web.StreamResponse(headers={"Cache-Control": "no-cache, private"})
         response.content_type = "application/json"
+        for warning in call.warnings:
+            response.headers.add("Warning", warning_value(warning))
         # From here to `add` nothing is awaited: no change can come between the past and the future.
         self._begin(call, watch, selection, version, initial, bookmarks, render)
         self._hub.add(watch)
@@ -202,9 +203,6 @@ class Reader:
         finally:
             self._hub.remove(watch)
         return response
-
-    def stream_headers(self, call: Call) -> dict[str, str]:
-        return {"Cache-Control": "no-cache, private", **warning_headers(call)}
 
     def _begin(
         self,
@@ -277,10 +275,6 @@ class Reader:
                 + b"\n"
             )
         return lambda type_, entry: b'{"type":"%s","object":%s}\n' % (type_.encode(), self.plain(kind, entry))
-
-
-def warning_headers(call: Call) -> dict[str, str]:
-    return {}
 
 
 def bookmark(kind: Kind, revision: int, *, initial_end: bool = False) -> bytes:

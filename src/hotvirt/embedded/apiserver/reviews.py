@@ -10,14 +10,12 @@ from .auth import DISCOVERY, SELF_REVIEWS, AllTokens, allowed_everything, may, m
 from .body import check_type, normalise, read_object
 from .call import Call, Reply, User, json_reply
 from .errors import invalid, invalid_value
-from .kinds import Registry
 
 Object = dict[str, Any]
 
 
 class Reviews:
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self) -> None:
         self.tokens: AllTokens | None = None
 
     async def create(self, call: Call) -> Reply:

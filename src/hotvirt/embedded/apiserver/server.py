@@ -21,7 +21,7 @@ from .api import Api
 from .audit import Audit
 from .body import MAX_BODY
 from .bootstrap import Bootstrap
-from .call import NOT_FOUND_TEXT, Call, NoSuchPath, Reply, User
+from .call import NOT_FOUND_TEXT, Call, NoSuchPath, Reply, User, warning_value
 from .cleaner import CrdCleaner
 from .errors import StatusError, internal, no_such_resource
 from .expiry import drop_old_events
@@ -78,13 +78,6 @@ class ApiServer:
     @property
     def url(self) -> str:
         return f"https://127.0.0.1:{self.port}"
-
-    def set_admission(self, admission: AdmissionHooks) -> None:
-        """Hooks that need a client of this server come after it has started."""
-        self.api.admit.hooks = admission
-
-    def set_node_logs(self, node_logs: NodeLogs) -> None:
-        self.api.subresources.node_logs = node_logs
 
     async def start(self, port: int = 0) -> int:
         """Listen; returns the port. Raises OSError where the port is taken."""
@@ -168,7 +161,7 @@ class ApiServer:
                 self.audit.request(call, response.status if response else 499)
         if (call := request.get(CALL)) is not None and call.warnings and not response.prepared:
             for warning in call.warnings:
-                response.headers.add("Warning", _warning(warning))
+                response.headers.add("Warning", warning_value(warning))
         return response
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
@@ -248,12 +241,6 @@ def refusal(error: StatusError) -> web.Response:
     if error.details and (seconds := error.details.get("retryAfterSeconds")):
         headers["Retry-After"] = str(seconds)
     return web.Response(body=msgspec.json.encode(error.status()), status=error.code, headers=headers)
-
-
-def _warning(text: str) -> str:
-    """An RFC 7234 warn-value: one line; as Kubernetes sends it, in UTF-8."""
-    clean = " ".join(text.split()).replace("\\", "\\\\").replace('"', '\\"')
-    return f'299 - "{clean}"'
 
 
 def _mounted(app: web.Application) -> dict[tuple[str, str], list[dict[str, Any]]]:

@@ -337,7 +337,7 @@ class Store:
         return entry
 
     def _hand_over(self, write: _Write) -> None:
-        """To the writer, together with all that the loop has ready at this moment: each commit costs a sync."""
+        """To the writer, together with all that the loop has ready now: each commit costs a sync."""
         self._ready.append(write)
         if len(self._ready) == 1:
             assert self._loop is not None

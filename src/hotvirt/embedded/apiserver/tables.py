@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -124,7 +125,8 @@ def _cell(type_: str, value: Any) -> Any:
 
 class Tables:
     def __init__(self) -> None:
-        self._known: dict[Kind, Columns] = {}
+        # A CRD that changes makes new kinds; the columns of the old ones go with them.
+        self._known: WeakKeyDictionary[Kind, Columns] = WeakKeyDictionary()
 
     def columns(self, kind: Kind) -> Columns:
         known = self._known.get(kind)
@@ -134,9 +136,6 @@ class Tables:
             known = builtin_columns(kind) if not kind.custom else printer_columns(kind.columns or ())
             self._known[kind] = known
         return known
-
-    def forget(self, kind: Kind) -> None:
-        self._known.pop(kind, None)
 
     def table(
         self, kind: Kind, entries: list[Entry], version: str, included: str, metadata: Object
