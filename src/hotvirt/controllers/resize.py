@@ -29,7 +29,7 @@ from hotvirt.kube.informer import Key
 from hotvirt.plan import change, podresize
 from hotvirt.plan.change import CONDITIONS, View
 from hotvirt.plan.memory import guest_memory
-from hotvirt.plan.podresize import Refusal, Size, Step, Verdict
+from hotvirt.plan.podresize import Cause, Refusal, Size, Step, Verdict
 from hotvirt.plan.runstrategy import RUNNING
 from hotvirt.plan.topology import topology
 
@@ -37,6 +37,8 @@ from .caches import Caches
 from .worlds import worlds
 from .writes import write_status
 
+RETRY_REFUSED: Final = 300.0
+"""Seconds until a size is asked for again that was refused for a reason whose end nothing tells."""
 QUIET: Final = 1.0
 """Seconds before a stage that goes well is written into the condition: most changes are over sooner."""
 
@@ -100,7 +102,7 @@ class PodResizer:
         if sight is None:
             return vmi, None
         granted = change.grant(sight.seen, sight.target, sight.asked, sight.actual)
-        if granted != sight.seen.granted.join(granted) or granted == sight.seen.granted:
+        if not granted.exceeds(sight.seen.granted):
             pass  # it falls or stays: that depends on the VMI alone, which the write is tied to
         elif (fresh := await self._fresh(sight)) is None:
             return vmi, None
@@ -183,12 +185,13 @@ class PodResizer:
     async def _step(self, sight: _Sight) -> Verdict:
         vmi, pod = sight.vmi, sight.pod
         around = worlds(self._caches, vmi, pod)
+        around[Cause.OTHER] = str(self._clock() // RETRY_REFUSED)
         known = self._refused.get(vmi.metadata.uid)
         verdict = podresize.decide(
             target=sight.target,
             asked=sight.asked,
             actual=sight.actual,
-            conditions=pod.status.conditions,
+            conditions=_answers(pod),
             worlds=around,
             refusal=known.refusal if known else None,
         )
@@ -236,7 +239,8 @@ class PodResizer:
             if left > 0:
                 return vmi, left
         new = msgspec.structs.replace(old, conditions=tuple(conditions))
-        return await write_status(self._client, VMIS, vmi, old, new), None
+        untold = verdict.refusal is not None and verdict.refusal.cause is Cause.OTHER
+        return await write_status(self._client, VMIS, vmi, old, new), RETRY_REFUSED if untold else None
 
     @staticmethod
     def _condition(sight: _Sight, kind: str, reason: str, message: str) -> Condition:
@@ -248,6 +252,14 @@ class PodResizer:
             message=f"{_dimension_text(vmi, kind, sight.seen)}: {message}",
             observed_generation=vmi.metadata.generation,
         )
+
+
+def _answers(pod: Pod) -> tuple[Condition, ...]:
+    """What the node says of the size that is asked for now: its word about an earlier one may still stand."""
+    generation = pod.metadata.generation
+    return tuple(
+        each for each in pod.status.conditions if (each.observed_generation or generation) >= generation
+    )
 
 
 def _calm(seen: View) -> bool:

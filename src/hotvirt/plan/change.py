@@ -42,6 +42,10 @@ class Guest:
         """The larger of both in each."""
         return Guest(max(self.vcpus, other.vcpus), max(self.memory, other.memory))
 
+    def exceeds(self, other: Guest) -> bool:
+        """Whether it is larger in anything."""
+        return self.join(other) != other
+
     def of(self, resource: str) -> int:
         return self.vcpus if resource == CPU_RESOURCE else self.memory
 
@@ -59,6 +63,8 @@ class View:
     """Whether this generation of the spec was reached before: then the Pod's size is nobody's question."""
     stuck: frozenset[str] = frozenset()
     """What the guest does not go along with."""
+    spec: Guest | None = None
+    """What the spec says, where that is not wanted now: the gate is off."""
 
     @property
     def top(self) -> Guest:
@@ -77,7 +83,10 @@ class View:
 
     def at_rest(self, resource: str) -> bool:
         wanted = self.wanted.of(resource)
-        return all(size.of(resource) == wanted for size in (self.current, self.claimed, self.granted))
+        sizes = [self.current, self.claimed, self.granted]
+        if self.spec is not None:
+            sizes.append(self.spec)
+        return all(size.of(resource) == wanted for size in sizes)
 
 
 def view(vmi: VirtualMachineInstance, gate: bool) -> View | None:
@@ -93,10 +102,19 @@ def view(vmi: VirtualMachineInstance, gate: bool) -> View | None:
     )
     claimed = _guest(status.hotvirt.claimed, current)
     granted = _guest(status.hotvirt.granted, claimed)
-    wanted = wanted_guest(vmi.spec) if gate else claimed
+    asked = wanted_guest(vmi.spec)
+    wanted = asked if gate else claimed
     settled = status.hotvirt.settled_generation == vmi.metadata.generation
     stuck = frozenset(obstacle.resource for obstacle in status.hotvirt.obstacles)
-    return View(wanted, _snapped(current, wanted), _snapped(claimed, wanted), granted, settled, stuck)
+    return View(
+        wanted,
+        _snapped(current, wanted),
+        _snapped(claimed, wanted),
+        granted,
+        settled,
+        stuck,
+        None if gate else _snapped(asked, wanted),
+    )
 
 
 def _snapped(size: Guest, wanted: Guest) -> Guest:
