@@ -119,9 +119,9 @@ class Victim:
             end.cancel()
             work.cancel()
             await asyncio.wait([work, end])
-        if life.dead:
-            self.was_killed = True
-        elif not work.cancelled() and (error := work.exception()) and not _says_killed(error):
+            self.was_killed = self.was_killed or life.dead
+            error = None if work.cancelled() else work.exception()
+        if error is not None and not _says_killed(error):
             raise error
 
 
@@ -286,10 +286,8 @@ async def machines(folder: Path, allocatable: dict[str, str] = LARGE) -> AsyncIt
 
 def _admission(cluster: Cluster, server: ApiServer) -> None:
     client = cluster.client(names.API_USER)
-    server.set_admission(
-        Admission(
-            ClusterConfig,
-            vmi=client_lookup(client, VMIS),
-            revision=client_lookup(client, CONTROLLERREVISIONS),
-        )
+    server.api.admit.hooks = Admission(
+        ClusterConfig,
+        vmi=client_lookup(client, VMIS),
+        revision=client_lookup(client, CONTROLLERREVISIONS),
     )

@@ -9,7 +9,7 @@ import pytest
 from hotvirt.api import names
 from hotvirt.api.resources import EVENTS, KUBEVIRTS, VMIMS, VMIS, VMS
 from tests.faults.machines import machines
-from tests.faults.resizing import LONG, boot, boot_id, edit, machine, pod_of, rests
+from tests.faults.resizing import LONG, boot, boot_id, edit, machine, pod_of, reason, rests
 from tests.inprocess import condition
 
 NAME = "one"
@@ -124,8 +124,13 @@ async def test_the_gate_off_and_on_in_the_middle(cluster):
         await gate(cluster, False)
         await gate(cluster, True)
         await gate(cluster, False)
-        # Whatever was reached: nothing goes on, and what is granted and claimed agrees.
-        await cluster.until(VMIS, NAME, lambda vmi: not condition(vmi, "HotMemoryChange"))
+        # Whatever was reached: it is over, or it is said why nothing goes on.
+        for kind in ("HotVCPUChange", "HotMemoryChange"):
+            await cluster.until(
+                VMIS,
+                NAME,
+                lambda vmi, kind=kind: not condition(vmi, kind) or reason(kind, "FeatureGateOff")(vmi),
+            )
         await gate(cluster, True)
         await rests(cluster, NAME, sockets, guest)
 

@@ -26,7 +26,7 @@ from hotvirt.hypervisor.driver import (
     Slot,
     Status,
 )
-from hotvirt.hypervisor.files import Files
+from hotvirt.hypervisor.files import MACHINE_FILE, Files
 from hotvirt.plan.machine import Machine
 
 STATE_FILE = "instant-machine.json"
@@ -48,6 +48,9 @@ class InstantDriver:
     async def begin(self, run_dir_fd: int, machine: Machine) -> None:
         cpu = machine.cpu
         per_socket = cpu.cores * cpu.threads
+        # As the launcher does: what it was started with is not what it is to have later.
+        memory = {"boot": machine.memory.boot, "plugged": machine.memory.plugged}
+        _save(run_dir_fd, {"machine": {"memory": memory}}, MACHINE_FILE)
         _save(
             run_dir_fd,
             {
@@ -171,12 +174,12 @@ class InstantMachine:
             listener(change)
 
 
-def _save(folder: int, state: dict[str, Any]) -> None:
-    unfinished = STATE_FILE + ".new"
+def _save(folder: int, state: dict[str, Any], name: str = STATE_FILE) -> None:
+    unfinished = name + ".new"
     file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=folder)
     with os.fdopen(file, "w") as stream:
         json.dump(state, stream)
-    os.rename(unfinished, STATE_FILE, src_dir_fd=folder, dst_dir_fd=folder)
+    os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _load(folder: int) -> dict[str, Any]:
