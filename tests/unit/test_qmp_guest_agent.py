@@ -154,3 +154,33 @@ async def test_files_are_read_and_closed(tmp_path: Path) -> None:
         "guest-file-read",
         "guest-file-close",
     ]
+
+
+@pytest.mark.parametrize("rubbish", [b"\xff[]\n", b"\xff" + b"[" * 100_000 + b"\n", b"\xff" * 5000 + b"\n"])
+async def test_rubbish_in_place_of_a_sync_is_no_agent(
+    tmp_path: Path, rubbish: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guest_agent, "SYNC_TIMEOUT", 0.2)
+    monkeypatch.setattr(guest_agent, "MAX_REPLY", 200_000 if len(rubbish) > 5001 else 1024)
+    async with channel(tmp_path, FakeAgent({}, stale=rubbish)) as client:
+        with pytest.raises(NoAgent):
+            await client.vcpus()
+
+
+async def test_numbers_that_are_none_and_files_that_are_too_long(tmp_path: Path) -> None:
+    agent = FakeAgent(
+        {
+            "guest-get-vcpus": {"return": [*VCPUS, {"logical-id": "x"}, {"logical-id": None}]},
+            "guest-get-memory-block-info": {"return": {"size": "much"}},
+            "guest-file-open": {"return": 1000},
+            "guest-file-read": {"return": {"buf-b64": base64.b64encode(b"x" * 9000).decode()}},
+            "guest-file-close": {"return": {}},
+        }
+    )
+    async with channel(tmp_path, agent) as client:
+        assert len(await client.vcpus()) == 2
+        assert await client.memory_block_size() == 0
+        assert await client.read_file("/proc/sys/kernel/random/boot_id", 64) == b"x" * 64
+        agent.replies["guest-file-read"] = {"return": None}
+        with pytest.raises(AgentError, match="no content"):
+            await client.read_file("/etc/hostname")

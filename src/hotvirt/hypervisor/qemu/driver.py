@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,8 @@ from hotvirt.hypervisor.qemu.waiting import Waiter
 from hotvirt.hypervisor.sockets import NoSocket, connect, peer
 from hotvirt.plan.machine import Machine
 
+# An agent that does not answer for a moment (a loaded guest) has not changed what the guest uses.
+SILENCE = 60.0
 _STATUS = {
     "running": Status.RUNNING,
     "paused": Status.PAUSED,
@@ -94,6 +97,7 @@ class QemuMachine:
         self._agent_open = False
         self._facts: dict[str, Any] | None = None  # what stays the same until the guest boots again
         self._last_guest: GuestView | None = None
+        self._answered_at = 0.0
         self._waiter = Waiter(monitor.closed)
         self._vcpus = Vcpus(self._do, self._agent, self._waiter)
         self._memory = HotMemory(self._do, self._agent, self._waiter)
@@ -129,6 +133,8 @@ class QemuMachine:
             self._agent.close()
         elif name in ("RESET", "MEMORY_DEVICE_SIZE_CHANGE"):
             self._facts = None
+            if name == "RESET":
+                self._last_guest = None
         elif name == "SHUTDOWN":
             self._guest_shut_down.set()
         if name in ("VSERPORT_CHANGE", "RESET"):
@@ -159,12 +165,17 @@ class QemuMachine:
         state, slots = await asyncio.gather(self._do("query-status"), self._vcpus.slots())
         status = _STATUS.get(str(state.get("status")), Status.OTHER)
         memory = await self._memory.view(self._agent_open and status is Status.RUNNING)
+        # A guest that stands still cannot answer, and stays as it was.
+        connected = self._agent_open
         if not self._agent_open:
             self._last_guest = None
         elif status is Status.RUNNING:
-            self._last_guest = await self._guest()
-        # A guest that stands still cannot answer, and stays as it was.
-        connected = self._last_guest is not None if status is Status.RUNNING else self._agent_open
+            answer = await self._guest()
+            connected = answer is not None
+            if answer is not None:
+                self._last_guest, self._answered_at = answer, time.monotonic()
+            elif time.monotonic() - self._answered_at > SILENCE:
+                self._last_guest = None
         return Observed(
             status=status,
             detail=str(state.get("status"))[:64],
@@ -195,7 +206,9 @@ class QemuMachine:
             mac = str(card.get("hardware-address", "")).lower()
             listed = card.get("ip-addresses")
             if mac and mac != "00:00:00:00:00:00" and isinstance(listed, list):
-                addresses[mac] = tuple(str(item.get("ip-address", ""))[:64] for item in listed[:16])
+                addresses[mac] = tuple(
+                    str(item.get("ip-address", ""))[:64] for item in listed[:16] if isinstance(item, dict)
+                )
                 names[mac] = str(card.get("name", ""))[:64]
         meminfo = await self._ask(self._agent.read_file("/proc/meminfo", 256), b"")
         return {

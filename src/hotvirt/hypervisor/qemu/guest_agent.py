@@ -20,6 +20,8 @@ from hotvirt.hypervisor.sockets import NoSocket, connect
 MAX_REPLY = 4 << 20
 SYNC_TIMEOUT = 3.0
 CALL_TIMEOUT = 10.0
+# What comes of an answer that no agent would give.
+NO_AGENT = (ValueError, AttributeError, RecursionError, asyncio.LimitOverrunError)
 
 
 class AgentError(RuntimeError):
@@ -54,7 +56,7 @@ class GuestAgent:
             except TimeoutError:
                 self._drop()
                 raise NoAgent(f"the guest agent did not answer {command} within {timeout:g} s") from None
-            except (OSError, EOFError, ValueError) as error:
+            except (OSError, EOFError, *NO_AGENT) as error:
                 self._drop()
                 raise NoAgent(f"the guest agent is not reachable: {error}") from error
             except BaseException:
@@ -115,8 +117,8 @@ class GuestAgent:
 
     async def vcpus(self) -> list[dict[str, Any]]:
         """[{logical-id, online, can-offline}], by logical id."""
-        listed = _objects(await self.call("guest-get-vcpus"))
-        return sorted(listed, key=lambda vcpu: int(vcpu.get("logical-id", 0)))
+        listed = _numbered(await self.call("guest-get-vcpus"), "logical-id")
+        return sorted(listed, key=lambda vcpu: int(vcpu["logical-id"]))
 
     async def set_vcpus(self, online: dict[int, bool]) -> int:
         """How many were set; the agent stops at the first that fails."""
@@ -132,7 +134,7 @@ class GuestAgent:
         return _objects(await self.call("guest-network-get-interfaces"))[:64]
 
     async def memory_blocks(self) -> list[dict[str, Any]]:
-        return _objects(await self.call("guest-get-memory-blocks"))
+        return _numbered(await self.call("guest-get-memory-blocks"), "phys-index")
 
     async def set_memory_blocks(self, online: dict[int, bool]) -> list[dict[str, Any]]:
         wanted = [{"phys-index": number, "online": state} for number, state in online.items()]
@@ -140,7 +142,8 @@ class GuestAgent:
 
     async def memory_block_size(self) -> int:
         info = await self.call("guest-get-memory-block-info")
-        return int(info.get("size", 0)) if isinstance(info, dict) else 0
+        size = info.get("size") if isinstance(info, dict) else None
+        return size if isinstance(size, int) else 0
 
     async def shutdown(self, mode: str) -> None:
         """`reboot` or `powerdown`. The agent answers nothing when it works: sending it is all there is.
@@ -155,12 +158,16 @@ class GuestAgent:
             await self.call("guest-shutdown", {"mode": mode}, timeout=SYNC_TIMEOUT)
         except NoAgent:
             return
+        except AgentError as error:
+            raise DriverError(f"the guest agent refused a {mode}: {error}") from error
 
     async def read_file(self, path: str, limit: int = 65536) -> bytes:
         handle = await self.call("guest-file-open", {"path": path, "mode": "r"})
         try:
             answer = await self.call("guest-file-read", {"handle": handle, "count": limit})
-            return base64.b64decode(answer["buf-b64"])
+            return base64.b64decode(answer["buf-b64"])[:limit]
+        except (TypeError, KeyError, ValueError) as error:
+            raise AgentError(f"{path}: what came is no content of a file") from error
         finally:
             await self.call("guest-file-close", {"handle": handle})
 
@@ -176,6 +183,10 @@ class GuestAgent:
 
 def _objects(value: Any) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _numbered(value: Any, number: str) -> list[dict[str, Any]]:
+    return [item for item in _objects(value) if isinstance(item.get(number), int)]
 
 
 def folder_copy(folder: int) -> int:

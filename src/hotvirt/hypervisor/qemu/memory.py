@@ -67,7 +67,8 @@ class HotMemory:
             blocks = await self._blocks(device)
         except (NoAgent, AgentError):
             return None
-        if all(blocks.values()):
+        # A block that the guest has not even listed yet is not in use either.
+        if all(blocks.values()) and len(blocks) * self._block_size >= device["size"]:
             return int(device["size"])
         return min(int(device["size"]), sum(blocks.values()) * self._block_size)
 
