@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 # Between the hand-over and the first connection: that a process listens is announced by no event.
 STARTING_POLL = 0.05
+# The longest that one machine may keep a worker: a guest that answers slowly holds up nobody else.
+LONGEST_TURN = 120.0
 CREATED_BY = "created-by"
 
 
@@ -74,7 +76,7 @@ class NodeAgent:
             indexes={CREATED_BY: _creator},
         )
         self._settings = Informer(client, KUBEVIRTS, KubeVirt, namespace=names.NAMESPACE)
-        self._controller = Controller("node-agent", self._reconcile, workers=8)
+        self._controller = Controller("node-agent", self._reconcile, workers=32)
         self._controller.watch(self._vmis, lambda vmi: [vmi.metadata.key])
         self._controller.watch(self._pods, _owner_key)
         self._controller.watch(self._settings, lambda _: self._vmis.keys())
@@ -116,7 +118,7 @@ class NodeAgent:
                 return None
             if not await guest.bring_up(pod.status.pod_ip, lambda: self._controller.queue.add(key)):
                 return STARTING_POLL if guest.is_starting else None
-            return await self._bring_to_spec(vmi, pod, guest)
+            return await self._take_turn(vmi, pod, guest)
         except (HandoverError, NetworkError, MachineError, DriverError) as error:
             self._recorder.event(vmi, "Warning", "SyncFailed", str(error))
             raise
@@ -155,6 +157,15 @@ class NodeAgent:
         guest = self._guests.pop(key, None)
         if guest is not None:
             guest.close()
+
+    async def _take_turn(self, vmi: VirtualMachineInstance, pod: Pod, guest: Guest) -> float | None:
+        try:
+            async with asyncio.timeout(LONGEST_TURN):
+                return await self._bring_to_spec(vmi, pod, guest)
+        except TimeoutError:
+            raise DriverError(
+                f"the guest was not done within {LONGEST_TURN:g} s; it is tried again"
+            ) from None
 
     async def _bring_to_spec(self, vmi: VirtualMachineInstance, pod: Pod, guest: Guest) -> float | None:
         running = guest.running
