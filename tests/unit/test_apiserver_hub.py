@@ -97,3 +97,24 @@ async def test_a_closed_hub_ends_all_watches_now_and_later() -> None:
 
 def test_the_object_that_leaves_has_the_revision_of_its_leaving() -> None:
     assert b'"resourceVersion":"7"' in with_revision(entry("a", 3), 7).data
+
+
+async def test_a_watch_that_cannot_show_a_change_does_not_keep_it_from_the_others() -> None:
+    def broken(type_: str, one: Entry) -> bytes:
+        raise ValueError("no such column")
+
+    hub, bad, good = Hub(), Watch("things", "", None, "table", broken), watch(match=False)
+    hub.add(bad)
+    hub.add(good)
+    hub.publish(Change(ADDED, None, entry("a", 1), 0))
+    assert bad.closed
+    assert await heard(good) == "ADDED a @1;"
+
+
+async def test_who_has_something_to_send_is_behind() -> None:
+    one = watch(match=False)
+    assert not one.behind
+    one.offer(Change(ADDED, None, entry("a", 1), 0))
+    assert one.behind
+    await heard(one)
+    assert not one.behind

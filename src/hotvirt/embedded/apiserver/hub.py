@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from .log import logger
 from .store import ADDED, DELETED, MODIFIED, Change, Entry
 
 BACKLOG: Final = 10_000
@@ -75,6 +76,11 @@ class Watch:
         self.revision = revision
         self._notify()
 
+    @property
+    def behind(self) -> bool:
+        """Whether something still waits to be sent."""
+        return bool(self._waiting)
+
     def push(self, event: bytes) -> None:
         """An event that is no change: a bookmark, an object of the initial state."""
         self._waiting.append(event)
@@ -119,8 +125,14 @@ class Hub:
 
     def publish(self, change: Change) -> None:
         for watch in self._watches.get(change.new.key[0], ()):
-            if not watch.closed:
+            if watch.closed:
+                continue
+            try:
                 watch.offer(change)
+            except Exception:
+                # The write is done, and the others want to hear of it: this client has to come again.
+                logger.exception("a watch of %s cannot show %s", watch.resource, change.new.key)
+                watch.close()
         # The change stays in the window for those who resume; what was sent to all need not.
         change.rendered = {}
 

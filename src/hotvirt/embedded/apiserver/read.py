@@ -259,7 +259,8 @@ class Reader:
                 await response.write(chunk)
             elif watch.closed:
                 return
-            if loop.time() >= next_bookmark:
+            # A bookmark says that nothing before it is missing: what came during the write goes first.
+            if loop.time() >= next_bookmark and not watch.behind:
                 next_bookmark = loop.time() + BOOKMARK_EVERY
                 if next_bookmark > deadline - 2 > loop.time():
                     next_bookmark = deadline - 2

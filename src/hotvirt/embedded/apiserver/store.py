@@ -397,10 +397,10 @@ class Store:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:
+        except Exception as error:  # whatever it is, whoever waits for the write gets it
             with contextlib.suppress(sqlite3.Error):  # a failed COMMIT may have rolled back already
                 self._db.execute("ROLLBACK")
-            full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
+            full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
             return OutOfSpace(str(error)) if full else WriteFailed(str(error))
         self.commits += 1
         return None
