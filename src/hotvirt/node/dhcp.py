@@ -7,6 +7,7 @@ from the guest: what is not a well-formed request of this guest's card is ignore
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
 import struct
@@ -142,14 +143,18 @@ class DhcpServer:
     def _serve(self) -> None:
         try:
             message = self._endpoint.recv(MAX_MESSAGE)
-            reply = answer(message, self.lease)
-            if reply is not None:
-                # The guest has no address yet: everybody behind the tap is that guest.
-                self._endpoint.sendto(reply, ("255.255.255.255", CLIENT_PORT))
         except BlockingIOError:
             return
         except OSError:
             self.close()  # the tap went away with its machine
+            return
+        reply = answer(message, self.lease)
+        if reply is None:
+            return
+        # What cannot be sent now (the card is down, the queue full) is lost as any datagram: the guest asks
+        # again. It has no address yet: everybody behind the tap is that guest.
+        with contextlib.suppress(OSError):
+            self._endpoint.sendto(reply, ("255.255.255.255", CLIENT_PORT))
 
     def close(self) -> None:
         if self._endpoint.fileno() >= 0:

@@ -136,7 +136,7 @@ class Guest:
         """What a machine that runs already was started with, and the DHCP that it may still ask for."""
         assert self.running is not None
         record = read_record(self.folder)
-        self.accelerator = str(record.get("accel") or await self.driver.accelerator())
+        self.accelerator = str(record.get("accel") or await self.driver.accelerator())[:16]
         self.boot_memory = _boot_memory(record) or self.machine.memory.boot + self.machine.memory.plugged
         kind = record.get("network", {}).get("kind") if isinstance(record.get("network"), dict) else None
         if kind != "tap" or self._dhcp is not None or not self.machine.interfaces or not self.running.pid:

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,10 +166,12 @@ def read_record(folder: int) -> dict[str, Any]:
         )
     except OSError:
         return {}
-    with os.fdopen(file, "rb") as stream:
-        text = stream.read(MAX_RECORD)
+    try:
+        text = os.read(file, MAX_RECORD) if stat.S_ISREG(os.fstat(file).st_mode) else b""
+    finally:
+        os.close(file)
     try:
         record = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}

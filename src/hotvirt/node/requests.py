@@ -8,6 +8,7 @@ do it again.
 from __future__ import annotations
 
 import os
+import stat
 from typing import Final
 
 from hotvirt.api.kubevirt import HotvirtRequest
@@ -23,7 +24,10 @@ async def carry_out(machine: RunningMachine, folder: int, request: HotvirtReques
     if request.action in ONCE:
         if request.id in _noted(folder):
             return ""
-        _note(folder, request.id)
+        try:
+            _note(folder, request.id)
+        except OSError as error:
+            return f"it could not be noted down before it was done: {error.strerror}"
     try:
         if request.action == "Pause":
             await machine.pause()
@@ -45,12 +49,16 @@ def _noted(folder: int) -> set[str]:
         file = os.open(NOTES, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
         return set()
-    with os.fdopen(file, "rb") as stream:
-        return set(stream.read(MAX_NOTES).decode(errors="replace").split())
+    try:
+        text = os.read(file, MAX_NOTES) if stat.S_ISREG(os.fstat(file).st_mode) else b""
+    finally:
+        os.close(file)
+    return set(text.decode(errors="replace").split())
 
 
 def _note(folder: int, request: str) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    # The folder is the tenant's: a pipe of that name must not make us wait.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     file = os.open(NOTES, flags, 0o600, dir_fd=folder)
     with os.fdopen(file, "w") as stream:
         stream.write(request + "\n")
