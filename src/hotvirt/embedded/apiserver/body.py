@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any, Final
 
 import msgspec
@@ -64,8 +65,8 @@ def _duplicates(data: bytes) -> list[str]:
     def pairs(items: list[tuple[str, Any]]) -> _Marked:
         marked = _Marked(items)
         if len(marked) != len(items):
-            seen: set[str] = set()
-            marked.duplicates = tuple(key for key, _ in items if key in seen or seen.add(key))  # type: ignore[func-returns-value]  # set.add in an expression
+            counted = Counter(key for key, _ in items)
+            marked.duplicates = tuple(key for key, count in counted.items() if count > 1)
         return marked
 
     try:
@@ -76,7 +77,7 @@ def _duplicates(data: bytes) -> list[str]:
 
     def walk(value: Any, path: str) -> None:
         if isinstance(value, _Marked):
-            for key in dict.fromkeys(value.duplicates):
+            for key in value.duplicates:
                 found.append(f"{path}.{key}" if path else key)
             for key, one in value.items():
                 walk(one, f"{path}.{key}" if path else key)
