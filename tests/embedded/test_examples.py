@@ -82,7 +82,7 @@ def test_02_starts_and_stops_when_told(up: Up, namespace: str):
     assert vmi_of(up, namespace, "on-demand")["metadata"]["uid"] != old
     say(up, namespace, "stop", "on-demand")
     wait_for_status(up, namespace, "on-demand", "Stopped")
-    assert up.get("vmi", "-n", namespace)["items"] == []
+    wait_for(up, namespace, "vmi/on-demand", "delete", 20)
 
 
 def test_03_user_data_comes_from_a_secret(up: Up, namespace: str, eventually: Eventually):
