@@ -120,6 +120,11 @@ async def kubelet_says(machine: OneMachine, resources: Object, phase: str = "Run
     await machine.client.patch(PODS, "virt-launcher-vm", {"status": status}, "default", subresource="status")
 
 
+async def controller_grants(machine: OneMachine, vcpus: int) -> None:
+    granted = {"status": {"hotvirt": {"granted": {"vcpus": vcpus, "memory": "1Gi"}}}}
+    await machine.client.patch(VMIS, "vm", granted, "default", subresource="status")
+
+
 async def until(machine: OneMachine, holds: Callable[[Object], Any]) -> Object:
     """Wait for the VMI to be so, by watching it."""
     async with asyncio.timeout(WITHIN):
@@ -154,13 +159,13 @@ async def test_a_machine_is_begun_and_its_status_written(machine: OneMachine) ->
     assert [event["reason"] for event in events.items] == ["Started"]
 
 
-async def test_vcpus_come_when_the_pod_has_the_size_and_not_before(machine: OneMachine) -> None:
+async def test_vcpus_come_when_they_are_granted_and_not_before(machine: OneMachine) -> None:
     pod = await scheduled(machine)
     state = run_folder(machine.state.path, pod["metadata"]["uid"]) / STATE_FILE
     async with agent(machine):
         await until(machine, lambda each: sockets(each) == 1)
         grown = {"spec": {"domain": {"cpu": {"sockets": 3}}}}
-        patched = await machine.client.patch(VMIS, "vm", grown, "default")
+        await machine.client.patch(VMIS, "vm", grown, "default")
         # Pausing goes through the agent too: when that is done, it has seen the new spec and let it be.
         request = [{"action": "Pause", "id": "p", "requestedAt": "2026-01-01T00:00:00Z"}]
         wish = {"status": {"hotvirt": {"requests": request}}}
@@ -171,7 +176,7 @@ async def test_vcpus_come_when_the_pod_has_the_size_and_not_before(machine: OneM
         await machine.client.patch(VMIS, "vm", wish, "default", subresource="status")
         found = await until(machine, lambda each: not condition(each, "Paused"))
         assert sockets(found) == 1
-        await kubelet_says(machine, sized(patched["spec"]))
+        await controller_grants(machine, 3)
         found = await until(machine, lambda each: sockets(each) == 3)
     assert found["status"]["hotvirt"]["vcpus"] == {"plugged": 3, "online": 3}
 
@@ -180,8 +185,8 @@ async def test_a_new_agent_finds_the_machine_as_it_is(machine: OneMachine) -> No
     await scheduled(machine)
     async with agent(machine):
         before = await until(machine, lambda each: each["status"].get("phase") == "Running")
-    grown = await machine.client.patch(VMIS, "vm", {"spec": {"domain": {"cpu": {"sockets": 2}}}}, "default")
-    await kubelet_says(machine, sized(grown["spec"]))
+    await machine.client.patch(VMIS, "vm", {"spec": {"domain": {"cpu": {"sockets": 2}}}}, "default")
+    await controller_grants(machine, 2)
     async with agent(machine):
         after = await until(machine, lambda each: sockets(each) == 2)
     assert after["status"]["hotvirt"]["bootId"] == before["status"]["hotvirt"]["bootId"]
