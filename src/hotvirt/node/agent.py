@@ -28,7 +28,7 @@ from hotvirt.kube.events import Recorder
 from hotvirt.kube.informer import Informer, Key
 from hotvirt.kube.patch import merge_diff
 from hotvirt.node import sizes
-from hotvirt.node.guest import Guest
+from hotvirt.node.guest import STARTING_POLL, Guest
 from hotvirt.node.handover import HandoverError
 from hotvirt.node.inotify import FolderWatch
 from hotvirt.node.network import NetworkError
@@ -42,8 +42,6 @@ from hotvirt.plan.runstrategy import FINAL_PHASES
 
 log = logging.getLogger(__name__)
 
-# Between the hand-over and the first connection: that a process listens is announced by no event.
-STARTING_POLL = 0.05
 # The longest that one machine may keep a worker: a guest that answers slowly holds up nobody else.
 LONGEST_TURN = 120.0
 CREATED_BY = "created-by"
@@ -117,7 +115,7 @@ class NodeAgent:
             if guest is None:
                 return None
             if not await guest.bring_up(pod.status.pod_ip, lambda: self._controller.queue.add(key)):
-                return STARTING_POLL if guest.is_starting else None
+                return guest.next_look_at_start()
             return await self._take_turn(vmi, pod, guest)
         except (HandoverError, NetworkError, MachineError, DriverError) as error:
             self._recorder.event(vmi, "Warning", "SyncFailed", str(error))

@@ -6,6 +6,7 @@ All of it can be found again from the run folder: nothing here is needed by the 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from hotvirt.node.inotify import FolderWatch
 from hotvirt.node.sizes import Sizer
 from hotvirt.plan.machine import Machine
 
+# Between the hand-over and the first connection: that a process listens is announced by no event.
+STARTING_POLL, LONGEST_STARTING_POLL = 0.05, 1.0
 FIRST_AGENT_DELAY, LONGEST_AGENT_DELAY = 0.5, 30.0
 
 
@@ -43,6 +46,7 @@ class Guest:
         self.agent_delay = FIRST_AGENT_DELAY
         self.sizer = Sizer()
         self.handed_over = False
+        self._starting_since = time.monotonic()
         self._dhcp: DhcpServer | None = None
         self._stop_watching: Callable[[], None] = lambda: None
 
@@ -74,6 +78,8 @@ class Guest:
         """
         if self.running is not None and not self.running.closed.is_set():
             return True
+        if self.running is not None:
+            self._starting_since = time.monotonic()
         self._forget_machine()
         if not self.driver.has_process and not self.handed_over:
             await self._begin()
@@ -110,10 +116,15 @@ class Guest:
             connection.close()
         self.handed_over = True
 
-    @property
-    def is_starting(self) -> bool:
-        """The launcher or the hypervisor is at work; when it will listen is announced by no event."""
-        return self.handed_over or self._has(QMP_SOCKET) or self._has(LAUNCHER_SOCKET)
+    def next_look_at_start(self) -> float | None:
+        """The launcher or the hypervisor is at work; when it will listen is announced by no event.
+
+        The longer it takes, the less often it is looked at. None: the folder's watch tells.
+        """
+        if not (self.handed_over or self._has(QMP_SOCKET) or self._has(LAUNCHER_SOCKET)):
+            return None
+        waited = time.monotonic() - self._starting_since
+        return min(LONGEST_STARTING_POLL, max(STARTING_POLL, waited / 20))
 
     def _has(self, name: str) -> bool:
         try:
@@ -128,6 +139,7 @@ class Guest:
         except NoSocket:
             return  # an agent before us has handed over, and the launcher is about to start the machine
         self.handed_over = True
+        self._starting_since = time.monotonic()
         if given.dhcp is not None and given.lease is not None:
             self._close_dhcp()
             self._dhcp = DhcpServer(given.dhcp, given.lease)

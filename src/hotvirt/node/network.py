@@ -48,6 +48,10 @@ class GuestNetwork:
     dhcp: socket.socket
     mtu: int
 
+    def close(self) -> None:
+        os.close(self.tap)
+        self.dhcp.close()
+
 
 def own_namespace() -> tuple[int, int]:
     found = Path("/proc/self/ns/net").stat()
@@ -64,10 +68,13 @@ def open_namespace(pid: int) -> int | None:
     return descriptor
 
 
-async def inside(namespace: int, work: Callable[[], T]) -> T:
+async def inside(
+    namespace: int, work: Callable[[], T], discard: Callable[[T], None] = lambda result: None
+) -> T:
     """Run `work` in a thread of its own that has entered the namespace, and ends with it.
 
-    What it opens stays usable everywhere; what it starts runs inside.
+    What it opens stays usable everywhere; what it starts runs inside. `discard` gets a result that nobody
+    waits for any more.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -75,6 +82,8 @@ async def inside(namespace: int, work: Callable[[], T]) -> T:
 
     def tell(result: T | None, error: BaseException | None) -> None:
         if done.cancelled():
+            if result is not None:
+                discard(result)
             return
         if error is not None:
             done.set_exception(error)
@@ -100,7 +109,8 @@ async def inside(namespace: int, work: Callable[[], T]) -> T:
 
 
 async def make_guest_network(namespace: int, ports: Sequence[Port]) -> GuestNetwork:
-    return await inside(namespace, lambda: _make(ports))
+    # A tap that stayed open here would be busy for whoever tries next.
+    return await inside(namespace, lambda: _make(ports), GuestNetwork.close)
 
 
 async def open_dhcp_socket(namespace: int) -> tuple[socket.socket, int]:
