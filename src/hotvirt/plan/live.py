@@ -159,9 +159,7 @@ class _Planner:
         if runs == wanted:
             return
         difference = Difference(SOCKETS, runs, wanted)
-        goal = _with_domain(
-            self.goal, cpu=msgspec.structs.replace(self.goal.domain.cpu or CPU(), sockets=wanted)
-        )
+        goal = _with_sockets(self.goal, wanted)
         obstacle = cpu_obstacle(self.vmi, wanted, self.config) or self._qos_obstacle(goal)
         if obstacle:
             self._wait(difference, obstacle)
@@ -194,14 +192,14 @@ class _Planner:
     def resources(self) -> None:
         """What the user asks for the Pod. Amounts of memory go with the guest's, edited or not."""
         has = {key: _given(self.vmi.spec, *key) for key in AMOUNTS}
-        along = {key: self._along_with_guest(key[1], amount) for key, amount in has.items()}
-        wanted = _limit_holds_request({key: self._wanted_amount(*key) for key in AMOUNTS})
+        along = self._fitting({key: self._along_with_guest(key[1], amount) for key, amount in has.items()})
+        wanted = self._fitting({key: self._wanted_amount(*key) for key in AMOUNTS})
         edited = [key for key in AMOUNTS if wanted[key] != has[key] and self._is_edited(*key)]
         obstacle = rollout_obstacle(self.config) or self._obstacle_to(wanted)
         goal = wanted
         if obstacle:
             # What was edited waits, and yet no amount may lag behind the guest.
-            goal = wanted | {key: along[key] for key in edited}
+            goal = self._fitting(wanted | {key: along[key] for key in edited})
             if self._obstacle_to(goal):
                 goal = along
         changed = [key for key in AMOUNTS if goal[key] != has[key]]
@@ -266,6 +264,16 @@ class _Planner:
             return amount
         return _moved(amount, guest_memory(self.goal), guest_memory(self.vmi.spec))
 
+    def _fitting(self, amounts: Amounts) -> Amounts:
+        """With a memory limit that covers the guest, and a request that is not above it."""
+        request, limit = amounts["requests", "memory"], amounts["limits", "memory"]
+        if limit is None:
+            return amounts
+        covering = max(limit, guest_memory(self.goal).in_family_of(limit))
+        if request is not None:
+            request = covering if request == limit else min(request, covering)
+        return amounts | {("requests", "memory"): request, ("limits", "memory"): covering}
+
     def _guest_at_start(self) -> Quantity:
         if self.baseline is not None and guest_memory(self.baseline):
             return guest_memory(self.baseline)
@@ -276,7 +284,15 @@ class _Planner:
         for (part, name), amount in wanted.items():
             if part == "limits" and (amount is None) != (_given(self.vmi.spec, part, name) is None):
                 return "a limit can neither appear nor go while the Pod runs"
-        return self._qos_obstacle(self._with_amounts(wanted))
+        goal = self._with_amounts(wanted)
+        # The vCPUs, planned after this, may decide about the class too; they wait where they do not fit.
+        if self._qos_obstacle(_with_sockets(goal, self._live_sockets())) is None:
+            return None
+        return self._qos_obstacle(goal)
+
+    def _live_sockets(self) -> int:
+        runs, wanted = topology(self.vmi.spec.domain).sockets, topology(self.wanted.domain).sockets
+        return runs if cpu_obstacle(self.vmi, wanted, self.config) else wanted
 
     def _qos_obstacle(self, goal: VMISpec) -> str | None:
         before = qos_class(pod_resources(self.vmi.spec, self.config))
@@ -331,14 +347,6 @@ class _Planner:
         return [each.told() for each in self.live]
 
 
-def _limit_holds_request(amounts: Amounts) -> Amounts:
-    """A request that grew with the guest may pass a limit that was edited on its own: it takes that along."""
-    request, limit = amounts["requests", "memory"], amounts["limits", "memory"]
-    if request is None or limit is None or request <= limit:
-        return amounts
-    return amounts | {("limits", "memory"): request}
-
-
 def _given(spec: VMISpec, part: str, name: str) -> Quantity | None:
     resources = spec.domain.resources
     if resources is None:
@@ -367,6 +375,10 @@ def _text(amount: Quantity | None) -> str | None:
 
 def _with_domain(spec: VMISpec, **parts: Any) -> VMISpec:
     return msgspec.structs.replace(spec, domain=msgspec.structs.replace(spec.domain, **parts))
+
+
+def _with_sockets(spec: VMISpec, sockets: int) -> VMISpec:
+    return _with_domain(spec, cpu=msgspec.structs.replace(spec.domain.cpu or CPU(), sockets=sockets))
 
 
 def _is_a_wish(difference: Difference) -> bool:
