@@ -12,6 +12,7 @@ from hotvirt.plan.podresize import (
     Step,
     covers,
     decide,
+    fallback,
     refused_by_api,
     size_of,
     target_size,
@@ -63,6 +64,17 @@ def test_infeasible_is_taken_back_and_remembered_until_the_node_changes():
     assert (again.step, again.size) == (Step.REFUSED, None)
     room = look(OLD, OLD, refusal=verdict.refusal, worlds={Cause.NODE: "room"})
     assert room.step is Step.ASK
+
+
+def test_what_shrinks_goes_on_when_only_the_growth_is_refused():
+    both, part = size("300m", "256Mi"), size("100m", "256Mi")
+    had = size("100m", "512Mi")
+    refusal = Refusal(both, Cause.NODE, "not enough cpu", "full")
+    assert fallback(refusal, both, had) == part
+    assert fallback(refusal, part, had) is None, "asked for already"
+    assert fallback(refusal, part, part) is None
+    assert fallback(Refusal(both, Cause.LIMIT_RANGE, "no"), both, had) == had
+    assert fallback(Refusal(part, Cause.QUOTA, "no"), had, had) is None, "nothing grows: not asked again"
 
 
 def test_another_target_is_asked_for_at_once():

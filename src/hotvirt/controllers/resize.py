@@ -202,7 +202,7 @@ class PodResizer:
                 refusal = podresize.refused_by_api(
                     sight.target, around, code=error.code, message=error.message, details=error.details
                 )
-                back = sight.actual if sight.actual is not None and sight.asked != sight.actual else None
+                back = podresize.fallback(refusal, sight.asked, sight.actual)
                 verdict = podresize.refused(refusal, back)
         if verdict.step is Step.REFUSED and verdict.size is not None:
             await self._resize(pod, verdict.size)

@@ -136,6 +136,23 @@ def covers(actual: Size | None, needed: Size) -> bool:
     )
 
 
+def fallback(refusal: Refusal, asked: Size, actual: Size | None) -> Size | None:
+    """What to ask for when the target is refused; None when that is asked for already.
+
+    A size that was refused but still stands in the Pod's spec would go on holding quota. What shrinks in the
+    same change goes on where only the growth was refused.
+    """
+    known, target = actual if actual is not None else asked, refusal.target
+
+    def least(has: Quantities, wanted: Quantities) -> dict[str, Quantity]:
+        return {name: min(value, wanted.get(name, value)) for name, value in has.items()}
+
+    size = Size(least(known.requests, target.requests), least(known.limits, target.limits))
+    if size == target or refusal.cause not in (Cause.NODE, Cause.QUOTA):
+        size = known
+    return size if size != asked else None
+
+
 def decide(
     *,
     target: Size,
@@ -150,22 +167,21 @@ def decide(
     `worlds` has, for each cause of a refusal, the present state of what it depends on.
     """
     known = actual if actual is not None else asked
-    # A size that was refused but still stands in the Pod's spec would go on holding quota.
-    back = known if asked != known else None
     if asked != target:
         if (
             refusal is not None
             and refusal.target == target
             and refusal.world == worlds.get(refusal.cause, "")
         ):
-            return refused(refusal, back)
+            return refused(refusal, fallback(refusal, asked, actual))
         return Verdict(Step.ASK, target, "PodResize", f"The Pod is being asked for {target}.")
     if known == target:
         return Verdict(Step.DONE)
     pending, progress = find(conditions, PENDING), find(conditions, IN_PROGRESS)
     if pending is not None and pending.reason == INFEASIBLE:
         message = _ended(pending.message or "the node cannot hold it")
-        return refused(Refusal(target, Cause.NODE, message, worlds.get(Cause.NODE, "")), back)
+        refusal = Refusal(target, Cause.NODE, message, worlds.get(Cause.NODE, ""))
+        return refused(refusal, fallback(refusal, asked, actual))
     if pending is not None:
         return Verdict(
             Step.WAIT, reason=f"PodResize{pending.reason or 'Pending'}", message=_sentence(pending, target)
