@@ -173,3 +173,14 @@ async def test_a_quota_that_changes_is_not_asked_about_when_nothing_was_refused(
     await want(cluster, 2)
     pod = await cluster.until(PODS, name, lambda each: cpu(each) == "200m")
     assert pod["metadata"]["generation"] == before + 1
+
+
+async def test_a_change_ends_with_its_machine(world):
+    cluster, node = world
+    name = await pod_name(node)
+    await want(cluster, 2)
+    pod = await cluster.until(PODS, name, lambda each: cpu(each) == "200m")
+    await cluster.until(VMIS, "one", lambda each: condition(each, CHANGE))
+    await node.say(pod, {"phase": "Failed"})
+    vmi = await cluster.until(VMIS, "one", in_phase("Failed"))
+    assert condition(vmi, CHANGE) is None

@@ -22,6 +22,7 @@ from hotvirt.kube.errors import AlreadyExists, ApiError, Forbidden, Invalid, Not
 from hotvirt.kube.events import Recorder
 from hotvirt.kube.informer import Key
 from hotvirt.plan import instance
+from hotvirt.plan.change import CONDITIONS
 from hotvirt.plan.instance import BEFORE_HANDOVER, FAILED_CREATE, Problem, VolumesView
 from hotvirt.plan.machine import MachineError
 from hotvirt.plan.pod import UNPAUSED_GATE, launcher_pod, pod_grace_period, pod_name
@@ -165,6 +166,10 @@ class VmiReconciler:
         )
         if pod is not None:
             new = _with_place(new, pod)
+        if phase in FINAL_PHASES:
+            # A change of size ends with the machine.
+            left = tuple(each for each in new.conditions if each.type not in CONDITIONS)
+            new = msgspec.structs.replace(new, conditions=left)
         vmi = await write_status(self._client, VMIS, vmi, old, new)
         if phase in FINAL_PHASES and old.phase not in FINAL_PHASES:
             self._tell_the_end(vmi, pod)

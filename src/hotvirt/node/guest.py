@@ -90,7 +90,11 @@ class Guest:
                 await self._hand_over(address)
             return False
         self.running.add_listener(lambda change: self._on_change(change, stirred))
-        await self._adopt()
+        try:
+            await self._adopt()
+        except BaseException:
+            self._forget_machine()  # half adopted is not adopted: the next try does all of it
+            raise
         return True
 
     @property
