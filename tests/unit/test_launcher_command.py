@@ -88,7 +88,7 @@ def test_the_cpu_model_is_one_that_the_accelerator_has(model: str, accel: str, n
     features = (CpuFeature(name="aes"), CpuFeature(name="la57", policy="disable"))
     line = argv(accel=accel, cpu=Cpu(model=model, features=features))
     assert values(line, "-cpu") == [f"{name},+aes,-la57"]
-    assert values(line, "-accel") == ["kvm" if accel == "kvm" else "tcg,tb-size=64,thread=multi"]
+    assert values(line, "-accel") == ["kvm" if accel == "kvm" else "tcg,tb-size=64,thread=single"]
 
 
 def test_memory_can_be_plugged_only_where_there_is_headroom() -> None:
