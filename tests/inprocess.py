@@ -46,6 +46,13 @@ class Cluster:
         self._stack = stack
         self.admin = self.client("tester", (names.MASTERS_GROUP,))
         self.namespace = "default"
+        self.url = ""
+
+    def kubeconfig(self, path: Path) -> Path:
+        """For kubectl, where the server's address is known."""
+        assert self.url
+        self._pki.write_kubeconfig(path, self.url)
+        return path
 
     def client(self, user: str, groups: tuple[str, ...] = ()) -> Client:
         config = ClientConfig(unix_socket=self._socket, token=self._pki.token_for(user, groups))

@@ -44,7 +44,8 @@ class SizeLog:
         self.broken: list[str] = []
         self._accelerator = accelerator
         self._parks = parks
-        """vCPUs that went stay plugged and are not used: only memory can be compared with what is claimed."""
+        """vCPUs that went stay plugged, and count again when no agent tells that they are not used: then only
+        memory can be compared with what is claimed and granted."""
         self._machines: dict[str, Machine] = {}
         self._listeners: list[Callable[[str], None]] = []
 
@@ -126,7 +127,8 @@ class SizeLog:
             if has.memory > claimed.memory.value or (has.vcpus > claimed.vcpus and not self._parks):
                 problems.append(f"the hypervisor has {has}, claimed is {_text(claimed)}")
             allowed = granted.memory if granted else None
-            if granted and allowed and (claimed.memory > allowed or claimed.vcpus > granted.vcpus):
+            more_vcpus = granted is not None and claimed.vcpus > granted.vcpus and not self._parks
+            if granted and allowed and (claimed.memory > allowed or more_vcpus):
                 problems.append(f"claimed is {_text(claimed)}, granted {_text(granted)}")
         return problems
 

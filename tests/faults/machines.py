@@ -1,8 +1,8 @@
-"""A whole Hotvirt in this process on the driver that answers at once; parts of it can be killed.
+"""A whole Hotvirt in this process, on the driver that answers at once or on QEMU; parts of it can be killed.
 
-Everything is the real thing but the machines: API server with admission, scheduler, garbage collector, a node
-whose Pods are no processes, the node agent, the controllers. Every change of a size is in one ordered log
-(`tests/size_log.py`), which is checked whenever controllers and agent are let go.
+Everything is the real thing: API server with admission, scheduler, garbage collector, a node, the node agent,
+the controllers. With the driver that answers at once the node's Pods are no processes. Every change of a size
+is in one ordered log (`tests/size_log.py`), which is checked whenever controllers and agent are let go.
 """
 
 from __future__ import annotations
@@ -17,21 +17,27 @@ from typing import Any
 from hotvirt.admission.lookups import client_lookup
 from hotvirt.admission.webhooks import Admission
 from hotvirt.api import names
-from hotvirt.api.resources import CONTROLLERREVISIONS, VMIS
+from hotvirt.api.kubevirt import KubeVirt
+from hotvirt.api.resources import CONTROLLERREVISIONS, KUBEVIRTS, PODS, VMIS
 from hotvirt.controllers.manager import Manager
 from hotvirt.embedded.apiserver.server import ApiServer
 from hotvirt.embedded.garbage import GarbageCollector
 from hotvirt.embedded.images import ImageStore
 from hotvirt.embedded.inventory import Inventory
-from hotvirt.embedded.node.cgroups import Limits
+from hotvirt.embedded.node.cgroups import Limits, Write
 from hotvirt.embedded.node.instant_runtime import InstantPod, InstantRuntime
 from hotvirt.embedded.node.node import EmbeddedNode
+from hotvirt.embedded.node.process_runtime import ProcessRuntime
+from hotvirt.embedded.node.runtime import Runtime
 from hotvirt.embedded.scheduler import Scheduler
+from hotvirt.hypervisor.driver import Driver
 from hotvirt.hypervisor.instant import InstantDriver, InstantMachine
+from hotvirt.hypervisor.qemu.driver import QemuDriver, QemuMachine
 from hotvirt.kube.client import Client
 from hotvirt.kube.events import Recorder
+from hotvirt.kube.informer import Informer
 from hotvirt.node.agent import NodeAgent
-from hotvirt.plan.config import ClusterConfig
+from hotvirt.plan.config import ClusterConfig, cluster_config
 from tests.inprocess import NODE, Cluster, Object, api
 from tests.size_log import SizeLog
 
@@ -191,20 +197,85 @@ class LoggedRuntime(InstantRuntime):
         return pod
 
 
+class LoggedQemu(QemuDriver):
+    def __init__(self, log: SizeLog, life: Life) -> None:
+        self._log = log
+        self._life = life
+
+    async def connect(self, run_dir_fd: int) -> QemuMachine:
+        machine = await super().connect(run_dir_fd)
+        pod_uid = _pod_of(Path(f"/proc/self/fd/{run_dir_fd}").readlink())
+        watched = _WatchedQemu(machine._do, self._log, self._life, pod_uid)
+        machine._vcpus._do = machine._memory._do = watched.do
+        return machine
+
+
+class _WatchedQemu:
+    """Each command that changes a size is in the log before QEMU has it, each figure when QEMU tells it."""
+
+    def __init__(self, do: Callable[..., Awaitable[Any]], log: SizeLog, life: Life, pod_uid: str) -> None:
+        self._do, self._log, self._life, self._pod_uid = do, log, life, pod_uid
+        self._boot = self._requested = self._size = self._vcpus = 0
+
+    async def do(self, name: str, arguments: dict[str, Any] | None = None) -> Any:
+        self._life.goes_on()
+        if name == "qom-set" and arguments:
+            self._requested = arguments["value"]
+        elif name == "device_add":
+            self._vcpus += 1
+        self._tell()
+        answer = await self._do(name, arguments)
+        if name in ("qom-set", "device_add", "device_del"):
+            self._life.did(f"command {name}")
+        elif name == "query-memory-size-summary":
+            self._boot = answer["base-memory"]
+        elif name == "query-memory-devices" and answer:
+            self._requested, self._size = (answer[0]["data"][key] for key in ("requested-size", "size"))
+        elif name == "query-hotpluggable-cpus":
+            self._vcpus = sum("qom-path" in slot for slot in answer)
+        self._tell()
+        return answer
+
+    def _tell(self) -> None:
+        if self._boot and self._vcpus:
+            most = self._boot + max(self._requested, self._size)
+            self._log.hypervisor(self._pod_uid, self._vcpus, most)
+
+
 class LoggedNode(EmbeddedNode):
     log: SizeLog
 
-    def _make_runtime(self) -> LoggedRuntime:
-        return LoggedRuntime(self.log)
+    def _make_runtime(self) -> Runtime:
+        if self._kind == "instant":
+            return LoggedRuntime(self.log)
+        runtime = super()._make_runtime()
+        assert isinstance(runtime, ProcessRuntime)
+        runtime.cgroups.log.append(self._written)
+        return runtime
+
+    def _written(self, write: Write) -> None:
+        folder = Path(write.cgroup)
+        if folder.name == names.CONTAINER_COMPUTE and write.file in ("memory.max", "memory.limit_in_bytes"):
+            limit = None if write.value in ("max", "-1") else int(write.value)
+            self.log.cgroup(folder.parent.name.removeprefix("pod"), limit)
 
 
 class Machines:
     """The parts beside the controllers and the agent; those are brought to life by a test."""
 
     def __init__(
-        self, folder: Path, cluster: Cluster, recorder: Recorder, log: SizeLog, audit: list[Object]
+        self,
+        folder: Path,
+        cluster: Cluster,
+        recorder: Recorder,
+        log: SizeLog,
+        audit: list[Object],
+        node: EmbeddedNode,
+        make_driver: Callable[[SizeLog, Life], Driver] = LoggedDriver,
     ) -> None:
         self._folder = folder
+        self._make_driver = make_driver
+        self.node = node
         self._cluster = cluster
         self._recorder = recorder
         self.log = log
@@ -243,51 +314,75 @@ class Machines:
         await Manager(client, self._recorder).run()
 
     async def _agent(self, client: Any, life: Life) -> None:
-        driver = LoggedDriver(self.log, life)
+        driver = self._make_driver(self.log, life)
         await NodeAgent(client, NODE, self._folder, {driver.name: driver}, self._recorder).run()
 
 
 @asynccontextmanager
-async def machines(folder: Path, allocatable: dict[str, str] = LARGE) -> AsyncIterator[Machines]:
-    log = SizeLog()
+async def machines(
+    folder: Path, allocatable: dict[str, str] = LARGE, disk: Path | None = None
+) -> AsyncIterator[Machines]:
+    """Real machines when there is a disk to boot from."""
+    log = SizeLog(parks=disk is not None)
     audit: list[Object] = []
 
     def hooks(cluster: Cluster, server: ApiServer) -> None:
         server.api.on_change.append(log.api)
-        _admission(cluster, server)
+        cluster.url = server.url
+        client = cluster.client(names.API_USER)
+        server.api.admit.hooks = Admission(
+            settings.config,
+            vmi=client_lookup(client, VMIS),
+            revision=client_lookup(client, CONTROLLERREVISIONS),
+        )
 
+    settings = _Settings()
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(api(folder, hooks, audit.append))
         recorder = Recorder(cluster.client(names.CONTROLLER_USER), "test")
         stack.push_async_callback(recorder.close)
         images = ImageStore(folder / "images")
-        disk = folder / "disk.img"
-        disk.write_bytes(bytes(1 << 20))
-        images.import_image("hotvirt/demo-guest:latest", disk)
+        image = disk or folder / "disk.img"
+        if disk is None:
+            image.write_bytes(bytes(1 << 20))
+        images.import_image("hotvirt/demo-guest:latest", image)
         root = cluster.client("kubelet", (names.MASTERS_GROUP,))
-        node = LoggedNode(root, NODE, folder, allocatable, images, runtime="instant")
+        runtime = "instant" if disk is None else "process"
+        node = LoggedNode(root, NODE, folder, allocatable, images, runtime=runtime, egress=False)
         node.log = log
+        settings.informer = Informer(root, KUBEVIRTS, KubeVirt, namespace=names.NAMESPACE)
         inventory = Inventory(root)
         collector = GarbageCollector(root, inventory)
-        tasks = [
-            asyncio.create_task(run())
-            for run in (node.run, Scheduler(root).run, inventory.run, collector.run)
-        ]
+        parts = (node.run, Scheduler(root).run, inventory.run, collector.run, settings.informer.run)
+        tasks = [asyncio.create_task(run()) for run in parts]
         try:
             await node.ready.wait()
-            yield Machines(folder, cluster, recorder, log, audit)
+            make_driver = LoggedDriver if disk is None else LoggedQemu
+            yield Machines(folder, cluster, recorder, log, audit, node, make_driver)
             for task in tasks:
                 assert not task.done(), task
         finally:
+            if disk is not None:
+                await _end_all(cluster, node)
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
 
 
-def _admission(cluster: Cluster, server: ApiServer) -> None:
-    client = cluster.client(names.API_USER)
-    server.api.admit.hooks = Admission(
-        ClusterConfig,
-        vmi=client_lookup(client, VMIS),
-        revision=client_lookup(client, CONTROLLERREVISIONS),
-    )
+class _Settings:
+    """The KubeVirt object, as admission sees it."""
+
+    informer: Informer[KubeVirt] | None = None
+
+    def config(self) -> ClusterConfig:
+        known = self.informer.get(names.NAMESPACE, names.KUBEVIRT_NAME) if self.informer else None
+        return cluster_config(known)
+
+
+async def _end_all(cluster: Cluster, node: EmbeddedNode) -> None:
+    """No process of a machine outlives the test."""
+    for pod in (await cluster.admin.list(PODS, cluster.namespace)).items:
+        await cluster.admin.delete(PODS, pod["metadata"]["name"], cluster.namespace, grace=0)
+    async with asyncio.timeout(60):
+        while node._workers:
+            await asyncio.wait(node._tasks)

@@ -149,3 +149,26 @@ async def test_with_the_gate_off_nothing_moves_and_the_vm_says_so(cluster):
     await gate(cluster, True)
     await rests(cluster, NAME, 6, "3Gi")
     await cluster.until(VMS, NAME, lambda each: not condition(each, "RestartRequired"))
+
+
+@pytest.mark.parametrize("way", ["the VM", "the cluster's value", "the cluster's ratio"])
+async def test_three_ways_to_set_the_maximum(world, way):
+    cluster = world.cluster
+    live = {"the VM": {}, "the cluster's value": {"maxCpuSockets": 6}, "the cluster's ratio": {}}[way]
+    configuration = {"liveUpdateConfiguration": live} if live else {}
+    await cluster.create(
+        KUBEVIRTS, {"metadata": {"name": names.KUBEVIRT_NAME}, "spec": {"configuration": configuration}}
+    )
+    await cluster.until(KUBEVIRTS, names.KUBEVIRT_NAME, lambda each: each.get("status"))
+    manifest = machine(NAME, 4)
+    cpu = manifest["spec"]["template"]["spec"]["domain"]["cpu"]
+    if way != "the VM":
+        del cpu["maxSockets"]
+    vmi = await boot(cluster, manifest)
+    most = {"the VM": 8, "the cluster's value": 6, "the cluster's ratio": 16}[way]
+    assert vmi["spec"]["domain"]["cpu"]["maxSockets"] == most
+    sockets = [{"op": "replace", "path": "/spec/template/spec/domain/cpu/sockets", "value": 5}]
+    await cluster.patch(VMS, NAME, sockets, kind="json")
+    await rests(cluster, NAME, 5, "1Gi")
+    await edit(cluster, NAME, most)
+    await rests(cluster, NAME, most, "1Gi")
