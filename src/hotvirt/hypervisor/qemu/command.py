@@ -153,7 +153,7 @@ def _machine(machine: Machine, accel: str, files: Files) -> list[str]:
     if accel == "kvm":
         out += ["-accel", "kvm"]
     else:
-        # With a thread per vCPU, a new one needs a free region of the translation buffer, and QEMU aborts when
+        # With a thread per vCPU, a new one needs a free region of the translation buffer; QEMU aborts when
         # the others have them all. One thread has one region: a plug never kills the guest.
         out += ["-accel", f"tcg,tb-size={TCG_BUFFER_MIB},thread=single"]
     return out
