@@ -108,9 +108,7 @@ class Machine:
         """Wait for something that has no event of its own (a line in a file, a figure in the guest)."""
         deadline = time.monotonic() + seconds
         while not (result := true()):
-            assert self.process.poll() is None, (
-                f"QEMU ended: {self.process.stdout and self.process.stdout.read()}"
-            )
+            assert self.process.poll() is None, f"QEMU ended before {what}:\n{self.output.read_text()}"
             assert time.monotonic() < deadline, (
                 f"no {what} within {seconds:.0f} s. Console:\n{self.console()}"
             )
