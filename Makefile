@@ -49,12 +49,13 @@ format: setup ## put the sources into ruff's format
 	@$(BIN)/ruff check --quiet --fix $(SOURCES)
 	@$(BIN)/ruff format --quiet $(SOURCES)
 
-bench: setup ## measure the embedded API; JSON in bench/out/
+bench: setup ## measure the embedded API and resizes of 1,000 VMs; JSON in bench/out/
 	@$(BIN)/python -m bench.api
+	@$(BIN)/python -m bench.resize
 
 soak: ## the fault tests with 1,000 kills instead of 10 (hours); SOAK=N for another count
 	@hack/setup test
-	@HOTVIRT_SOAK=$(SOAK) $(PYTEST) --timeout 0 tests/faults
+	@HOTVIRT_SOAK=$(SOAK) $(PYTEST) --timeout 0 tests/faults tests/embedded/test_resize.py
 
 crds: setup ## generate deploy/crds again
 	@$(BIN)/python -m hotvirt.api.crd deploy/crds > /dev/null

@@ -23,7 +23,8 @@ AUTO_ONLINE = "/sys/devices/system/memory/auto_online_blocks"
 BLOCK_STATE = "/sys/devices/system/memory/memory{}/state"
 MOVABLE = b"online_movable"
 # A guest that could not give everything back tries again by itself only after 50 s: asking again wakes it.
-POKE_EVERY = 1.0
+# But it also breaks off what the guest is doing, and a busy one needs seconds for each block.
+POKE_AFTER = 5.0
 
 
 class HotMemory:
@@ -33,6 +34,7 @@ class HotMemory:
         self._waiter = waiter
         self._prepared = False
         self._block_size = 0
+        self._stands_at, self._stands_since = -1, 0.0
 
     def forget_guest(self) -> None:
         """The guest boots, or its agent has come or gone."""
@@ -102,10 +104,9 @@ class HotMemory:
             await self._prepare()
         if device["requested-size"] != plugged:
             await self._request(plugged)
-        poked = time.monotonic()
+            self._moved(device["size"])
 
         async def settled() -> bool:
-            nonlocal poked
             now = await self._device()
             if now is None:
                 return True
@@ -113,13 +114,18 @@ class HotMemory:
                 # Not while it shrinks: a block that goes is offline before it is gone.
                 await self._online_blocks(now)
             if now["size"] != plugged:
-                if now["size"] > plugged and time.monotonic() - poked >= POKE_EVERY:
-                    poked = time.monotonic()
+                if now["size"] != self._stands_at:
+                    self._moved(now["size"])
+                elif now["size"] > plugged and time.monotonic() - self._stands_since >= POKE_AFTER:
+                    self._moved(now["size"])
                     await self._request(plugged)
                 return False
             return not ask_guest or (await self._online(now)) in (None, plugged)
 
         await self._waiter.until(settled, timeout)
+
+    def _moved(self, size: int) -> None:
+        self._stands_at, self._stands_since = size, time.monotonic()
 
     async def _request(self, plugged: int) -> None:
         await self._do("qom-set", {"path": PATH, "property": "requested-size", "value": plugged})
