@@ -1,0 +1,199 @@
+"""vCPUs and memory of a real guest, up and down while it works; one boot for all of it.
+
+All of Hotvirt runs in this process, so that every cgroup write, every command to QEMU and every word in the
+API is in one ordered log, which is checked at each entry (`tests/size_log.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from hotvirt.api.quantity import Quantity
+from hotvirt.api.resources import VMIMS, VMIS, VMS
+from tests.faults.machines import Machines, machines
+from tests.faults.resizing import boot_id, edit, machine, pod_of, reason, rests
+from tests.inprocess import Cluster, Object, condition
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1800)]
+
+NAME = "busy"
+BOOT, SLOW = 240.0, 400.0
+TIMES = int(os.environ.get("HOTVIRT_SOAK", "0")) // 10 or 3
+# The guest works: a CPU, the page cache and its own files. Not without a pause: under emulation, on two
+# cores, it would only be waited for.
+USER_DATA = """#!/bin/sh
+(while :; do nice head -c 3000000 /dev/urandom; sleep 0.2; done >/dev/null) &
+(while :; do dd if=/dev/zero of=/tmp/fill bs=1M count=150; cat /dev/vda; sleep 2; done >/dev/null 2>&1) &
+cat >/www/cgi-bin/no-agent <<'END'
+#!/bin/sh
+rm -f /dev/virtio-ports/org.qemu.guest_agent.0
+killall qemu-ga
+printf 'Content-Type: application/json\\r\\n\\r\\n{"done": true}'
+END
+chmod 755 /www/cgi-bin/no-agent
+"""
+
+
+@dataclass
+class Guest:
+    world: Machines
+    folder: Path
+    address: str
+    boot: str
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.world.cluster
+
+    async def ask(self, page: str) -> Object:
+        """A page of the guest's own web server; it may be slow to answer while it works."""
+        found: Object = {}
+
+        def get() -> Object:
+            with (
+                suppress(OSError, ValueError),
+                urllib.request.urlopen(f"http://{self.address}/cgi-bin/{page}", timeout=10) as reply,
+            ):
+                answer: Object = json.load(reply)
+                return answer
+            return {}
+
+        async with asyncio.timeout(BOOT):
+            while not found:
+                found = await asyncio.to_thread(get)
+        return found
+
+    async def becomes(self, sockets: int, guest: str) -> None:
+        """All agree on the size: the API, the Pod, its cgroup, and the guest itself, in the same boot."""
+        vmi = await rests(self.cluster, NAME, sockets, guest, SLOW)
+        assert boot_id(vmi) == self.boot
+        facts = await self.ask("facts")
+        assert facts["boot_id"] == self.boot
+        assert facts["cpus_online"] == sockets
+        # The kernel keeps some for itself from the start.
+        missing = Quantity(guest).value - facts["mem_total_kb"] * 1024
+        assert 0 <= missing < 200 << 20, (guest, facts)
+        self.cgroup_is_right(await pod_of(self.cluster, NAME))
+
+    def cgroup_is_right(self, pod: Any) -> None:
+        node = self.world.node
+        limits = node.runtime.cgroups.read(pod.metadata.uid, "compute")
+        if limits is None:
+            assert not node.runtime.cgroups.usable
+            return
+        wanted = pod.spec.containers[0].resources.limits
+        assert limits.memory_limit == wanted["memory"].value // 4096 * 4096
+        assert limits.cpu_limit == wanted["cpu"].milli
+
+
+def manifest(name: str, sockets: int, guest: str, **metadata: Any) -> Object:
+    limits = {"requests": {"memory": guest}, "limits": {"memory": guest, "cpu": "8"}}
+    made = machine(name, sockets, guest, resources=limits)
+    template = made["spec"]["template"]
+    template["metadata"] = metadata
+    spec = template["spec"]
+    spec["domain"]["devices"]["disks"].append({"name": "init", "disk": {"bus": "virtio"}})
+    spec["volumes"].append({"name": "init", "cloudInitNoCloud": {"userData": USER_DATA}})
+    spec["terminationGracePeriodSeconds"] = 0
+    return made
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def world(demo_disk: Path) -> AsyncIterator[Machines]:
+    with tempfile.TemporaryDirectory() as folder:
+        allocatable = {"cpu": "32", "memory": "64Gi"}
+        async with machines(Path(folder), allocatable, disk=demo_disk) as made, made.alive():
+            yield made
+
+
+async def start(world: Machines, wanted: Object, folder: Path) -> Guest:
+    await world.cluster.create(VMS, wanted)
+    name = wanted["metadata"]["name"]
+    vmi = await world.cluster.until(
+        VMIS, name, lambda each: (condition(each, "AgentConnected") or {}).get("status") == "True", BOOT
+    )
+    pod = await pod_of(world.cluster, name)
+    guest = Guest(world, folder, pod.status.pod_ip, boot_id(vmi))
+    await guest.ask("facts")
+    return guest
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def guest(world: Machines, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guest]:
+    started = await start(world, manifest(NAME, 4, "1Gi"), tmp_path_factory.mktemp("resize"))
+    yield started
+    await world.cluster.admin.delete(VMS, NAME, world.cluster.namespace)
+    await world.cluster.gone(VMIS, NAME, SLOW)
+
+
+async def test_the_walk_with_kubectl(guest: Guest, kubectl_program: str):
+    kubectl = [kubectl_program, "--kubeconfig", str(guest.cluster.kubeconfig(guest.folder / "kubeconfig"))]
+    watch = await asyncio.create_subprocess_exec(
+        *kubectl,
+        *("get", "vmi", NAME, "--watch", "-o"),
+        r"jsonpath={.status.conditions[*].type}{'\n'}",
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert watch.stdout is not None
+    try:
+        assert b"AgentConnected" in await watch.stdout.readline()  # it watches
+        change = '[{"op": "replace", "path": "/spec/template/spec/domain/cpu/sockets", "value": 5}]'
+        patch = await asyncio.create_subprocess_exec(
+            *kubectl, "patch", "vm", NAME, "--type=json", "-p", change
+        )
+        assert await patch.wait() == 0
+        async with asyncio.timeout(SLOW):
+            while b"HotVCPUChange" not in (await watch.stdout.readline()):
+                pass
+    finally:
+        watch.terminate()
+        await watch.wait()
+    await guest.becomes(5, "1Gi")
+    await edit(guest.cluster, NAME, 4)
+    await guest.becomes(4, "1Gi")
+    assert (await guest.cluster.admin.list(VMIMS, guest.cluster.namespace)).items == []
+
+
+async def test_down_and_up_under_load(guest: Guest):
+    for _ in range(TIMES):
+        await edit(guest.cluster, NAME, 1, "3Gi")
+        await guest.becomes(1, "3Gi")
+        await edit(guest.cluster, NAME, 4, "1Gi")
+        await guest.becomes(4, "1Gi")
+
+
+async def test_a_guest_whose_agent_is_gone_ends_in_a_true_status(guest: Guest):
+    """Runs last: it is not brought back."""
+    await guest.ask("no-agent")
+    await guest.cluster.until(
+        VMIS, NAME, lambda each: (condition(each, "AgentConnected") or {}).get("status") != "True", SLOW
+    )
+    await edit(guest.cluster, NAME, 2)
+    vmi = await guest.cluster.until(VMIS, NAME, reason("HotVCPUChange", "NoGuestAgent"), SLOW)
+    assert "qemu-guest-agent" in condition(vmi, "HotVCPUChange")["message"]
+    assert (await guest.ask("facts"))["cpus_online"] == 4
+    # Nobody can say which of those that are plugged the guest uses: all of them count.
+    assert vmi["status"]["currentCPUTopology"]["sockets"] == vmi["status"]["hotvirt"]["vcpus"]["plugged"]
+    assert "online" not in vmi["status"]["hotvirt"]["vcpus"]
+
+
+async def test_below_the_size_at_boot_with_min_guest(world: Machines, tmp_path: Path):
+    wanted = manifest("small", 1, "2Gi", annotations={"hotvirt.io/min-guest": "512Mi"})
+    guest = await start(world, wanted, tmp_path)
+    await rests(world.cluster, "small", 1, "2Gi", SLOW)
+    await edit(world.cluster, "small", guest="512Mi")
+    vmi = await rests(world.cluster, "small", 1, "512Mi", SLOW)
+    assert boot_id(vmi) == guest.boot
+    assert (await guest.ask("facts"))["mem_total_kb"] < 512 << 10
