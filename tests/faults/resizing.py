@@ -73,7 +73,15 @@ def at_rest(sockets: int, guest: str) -> Callable[[Object], bool]:
 
 async def rests(cluster: Cluster, name: str, sockets: int, guest: str, within: float = LONG) -> Object:
     """The VMI once all agree on this size; the Pod has it too, asked and in force."""
-    found = await cluster.until(VMIS, name, at_rest(sockets, guest), within)
+    edited = str((await cluster.get(VMS, name))["metadata"]["generation"])
+    holds = at_rest(sockets, guest)
+
+    def last_edit_is_done(vmi: Object) -> bool:
+        # A size may be that of the last edit by chance: before the edit has got here at all.
+        done = vmi["metadata"].get("annotations", {}).get(names.ANNOTATION_VM_GENERATION)
+        return done == edited and holds(vmi)
+
+    found = await cluster.until(VMIS, name, last_edit_is_done, within)
     vmi = codec.convert(found, VirtualMachineInstance)
     pod = await pod_of(cluster, name)
     asked = asked_size(pod, names.CONTAINER_COMPUTE)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, ParamSpec
 
 from hotvirt.api.kubevirt import Obstacle, VirtualMachineInstance
 from hotvirt.api.quantity import Quantity
 from hotvirt.hypervisor.driver import DriverError, Observed, RunningMachine, Status
 from hotvirt.plan.change import CPU_RESOURCE, MEMORY_RESOURCE, Guest, wanted_guest
 
+P = ParamSpec("P")
 # How long one step waits for the guest before the VMI is looked at again.
 MOMENT: Final = 2.0
 # A guest that has not moved for so long is reported, with the figure it did reach.
@@ -77,13 +78,16 @@ class Sizer:
         if observed.status is Status.RUNNING:
             steps = []
             if self._vcpus_differ(observed, aim, unplugs):
-                steps.append(self._guarded(CPU_RESOURCE, self._vcpus(running, observed, aim.vcpus, unplugs)))
+                steps.append(self._guarded(CPU_RESOURCE, self._vcpus, running, observed, aim.vcpus, unplugs))
             if observed.memory.requested != aim.memory - observed.memory.boot or self._memory_differs(
                 observed, aim
             ):
                 steps.append(
                     self._guarded(
-                        MEMORY_RESOURCE, running.set_memory(max(0, aim.memory - observed.memory.boot), MOMENT)
+                        MEMORY_RESOURCE,
+                        running.set_memory,
+                        max(0, aim.memory - observed.memory.boot),
+                        MOMENT,
                     )
                 )
             if steps:
@@ -101,9 +105,11 @@ class Sizer:
             await running.unplug_vcpus(count, MOMENT)
 
     @staticmethod
-    async def _guarded(resource: str, step: Awaitable[object]) -> Obstacle | None:
+    async def _guarded(
+        resource: str, step: Callable[P, Awaitable[object]], *given: P.args, **options: P.kwargs
+    ) -> Obstacle | None:
         try:
-            await step
+            await step(*given, **options)
         except DriverError as error:
             return Obstacle(resource=resource, reason="HypervisorRefused", message=f"{error}.")
         return None
