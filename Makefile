@@ -53,9 +53,9 @@ bench: setup ## measure the embedded API and resizes of 1,000 VMs; JSON in bench
 	@$(BIN)/python -m bench.api
 	@$(BIN)/python -m bench.resize
 
-soak: ## the fault tests with 1,000 kills instead of 10 (hours); SOAK=N for another count
+soak: ## the fault and load tests with large counts instead of small ones (hours); SOAK=N for another count
 	@hack/setup test
-	@HOTVIRT_SOAK=$(SOAK) $(PYTEST) --timeout 0 tests/faults tests/embedded/test_resize.py
+	@HOTVIRT_SOAK=$(SOAK) $(PYTEST) --timeout 0 tests/faults tests/embedded/test_up_crash.py tests/embedded/test_resize.py tests/embedded/test_resize.py
 
 crds: setup ## generate deploy/crds again
 	@$(BIN)/python -m hotvirt.api.crd deploy/crds > /dev/null
