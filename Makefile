@@ -9,6 +9,8 @@ TIERS := unit guest conformance kubectl embedded faults
 PYTEST := $(BIN)/pytest
 SOURCES := src tests demo bench hack
 SOAK ?= 1000
+# what `make soak` repeats more often
+SOAKED := tests/embedded/test_up_crash.py tests/embedded/test_resize.py tests/embedded/test_resize_crash.py
 # the tiers that need kubectl or the real API server
 KUBE_TIERS := conformance kubectl embedded faults
 
@@ -55,7 +57,7 @@ bench: setup ## measure the embedded API and resizes of 1,000 VMs; JSON in bench
 
 soak: ## the fault and load tests with large counts instead of small ones (hours); SOAK=N for another count
 	@hack/setup test
-	@HOTVIRT_SOAK=$(SOAK) $(PYTEST) --timeout 0 tests/faults tests/embedded/test_up_crash.py tests/embedded/test_resize.py tests/embedded/test_resize.py
+	@HOTVIRT_SOAK=$(SOAK) $(PYTEST) --timeout 0 tests/faults $(SOAKED)
 
 crds: setup ## generate deploy/crds again
 	@$(BIN)/python -m hotvirt.api.crd deploy/crds > /dev/null
