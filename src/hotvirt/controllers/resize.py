@@ -111,6 +111,12 @@ class PodResizer:
             sight = fresh
             granted = change.grant(sight.seen, sight.target, sight.asked, sight.actual)
         sight = await self._begin_or_grant(sight, granted)
+        if not sight.pending and not _has_ended(sight):
+            # A copy of the Pod from before we asked for more would show a change that is over.
+            fresh = await self._fresh(sight)
+            if fresh is None:
+                return sight.vmi, None
+            sight = fresh
         if not sight.pending:
             return await self._end(sight), None
         verdict = await self._step(sight)
@@ -260,6 +266,13 @@ def _answers(pod: Pod) -> tuple[Condition, ...]:
     return tuple(
         each for each in pod.status.conditions if (each.observed_generation or generation) >= generation
     )
+
+
+def _has_ended(sight: _Sight) -> bool:
+    """Whether nothing is left to be told of a change."""
+    status = sight.vmi.status
+    told = any(find(status.conditions, kind) for kind in CONDITIONS)
+    return sight.seen.settled and status.hotvirt.change is None and not told
 
 
 def _calm(seen: View) -> bool:
