@@ -22,6 +22,8 @@ FINALIZER = "kubernetes"
 ROOT_CA = "kube-root-ca.crt"
 SERVICE_ACCOUNT = "default"
 LOOK_AGAIN = 0.2
+# What could not be deleted or listed now may be in a moment; nothing tells when.
+RETRY = 1.0
 
 
 class NamespaceController:
@@ -78,7 +80,7 @@ class NamespaceController:
 
     async def _empty(self, namespace: Namespace) -> float | None:
         name = namespace.metadata.name
-        failures = []
+        failures: list[str] = []
         for resource in self._inventory.resources:
             if not resource.namespaced:
                 continue
@@ -86,11 +88,11 @@ class NamespaceController:
                 await self._delete_all(resource, name)
             except ApiError as error:
                 failures.append(f"{resource.group_resource}: {error}")
-        remaining = await self._remaining(name)
+        remaining = await self._remaining(name, failures)
         if remaining or failures:
             await self._explain(namespace, remaining, failures)
             if failures:
-                raise ApiError(500, "InternalError", "; ".join(failures))
+                return RETRY
             # What was made after we deleted all is not in the inventory yet: have another look soon.
             return LOOK_AGAIN if any(not item.meta.deleting for item in remaining) else None
         raw = await self._client.get(NAMESPACES, name)
@@ -114,13 +116,20 @@ class NamespaceController:
             except (NotFound, Conflict):
                 continue
 
-    async def _remaining(self, namespace: str) -> list[Item]:
+    async def _remaining(self, namespace: str, failures: list[str]) -> list[Item]:
         """By the API's own word: the inventory may not have heard of the latest yet."""
         remaining = []
         for resource in self._inventory.resources:
-            if resource.namespaced:
+            if not resource.namespaced:
+                continue
+            try:
                 found = await self._client.list(resource, namespace, cls=Kind)
-                remaining += [Item(resource=resource, meta=obj.metadata) for obj in found.items]
+            except NotFound:
+                continue  # the kind itself has gone meanwhile, and all of it
+            except ApiError as error:
+                failures.append(f"{resource.group_resource}: {error}")
+                continue
+            remaining += [Item(resource=resource, meta=obj.metadata) for obj in found.items]
         return remaining
 
     async def _explain(self, namespace: Namespace, remaining: list[Item], failures: list[str]) -> None:
