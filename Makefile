@@ -51,9 +51,10 @@ format: setup ## put the sources into ruff's format
 	@$(BIN)/ruff check --quiet --fix $(SOURCES)
 	@$(BIN)/ruff format --quiet $(SOURCES)
 
-bench: setup ## measure the embedded API and resizes of 1,000 VMs; JSON in bench/out/
+bench: setup ## measure the embedded API, 1,000 VMs, and a real guest beside a bare script; JSON in bench/out/
 	@$(BIN)/python -m bench.api
 	@$(BIN)/python -m bench.resize
+	@$(BIN)/python -m bench.live
 
 soak: ## the fault and load tests with large counts instead of small ones (hours); SOAK=N for another count
 	@hack/setup test
