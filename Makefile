@@ -51,7 +51,8 @@ format: setup ## put the sources into ruff's format
 	@$(BIN)/ruff check --quiet --fix $(SOURCES)
 	@$(BIN)/ruff format --quiet $(SOURCES)
 
-bench: setup ## measure the embedded API, 1,000 VMs, and a real guest beside a bare script; JSON in bench/out/
+bench: ## measure the embedded API, 1,000 VMs, and a real guest beside a bare script; JSON in bench/out/
+	@hack/setup demo
 	@$(BIN)/python -m bench.api
 	@$(BIN)/python -m bench.resize
 	@$(BIN)/python -m bench.live
