@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from hotvirt.api import codec
 from hotvirt.api.kubevirt import VirtualMachineInstance
-from hotvirt.plan.machine import MEMORY_BLOCK, Disk, Machine, MachineError, from_json, machine_for, to_json
+from hotvirt.plan.machine import Disk, Machine, MachineError, from_json, machine_for, to_json
+from hotvirt.plan.memory import MEMORY_BLOCK
 
 MIB = 1 << 20
 

@@ -19,13 +19,9 @@ from hotvirt.api import kubevirt as api
 from hotvirt.api import names
 from hotvirt.api.kubevirt import VirtualMachineInstance
 from hotvirt.api.quantity import Quantity
-from hotvirt.plan.memory import guest_memory
+from hotvirt.plan.memory import MEMORY_BLOCK, boot_memory, guest_memory
 from hotvirt.plan.topology import topology
 
-MIB = 1 << 20
-# Linux adds memory in blocks of 128 MiB: a smaller rest at the end of the region could never be brought
-# online.
-MEMORY_BLOCK = 128 * MIB
 _UUID_NAMESPACE = uuid.UUID("4f1d4a52-3f0f-5d4e-9f7b-3a4c0a6f7f10")
 
 DiskKind = Literal["disk", "cdrom", "lun"]
@@ -203,10 +199,7 @@ def _memory(vmi: VirtualMachineInstance) -> Memory:
     memory = vmi.spec.domain.memory or api.Memory()
     guest = guest_memory(vmi.spec).value
     most = max(guest, memory.max_guest.value if memory.max_guest else 0)
-    boot = guest
-    least = vmi.metadata.annotations.get(names.ANNOTATION_MIN_GUEST)
-    if least:
-        boot = min(guest, _aligned(Quantity(least).value))
+    boot = boot_memory(guest, vmi.metadata.annotations.get(names.ANNOTATION_MIN_GUEST))
     return Memory(
         boot=boot,
         region=_aligned(most - boot),
