@@ -18,6 +18,8 @@ LABEL_NODE_NAME: Final = "kubevirt.io/nodeName"
 LABEL_SCHEDULABLE: Final = "kubevirt.io/schedulable"
 LABEL_VMI_NAME: Final = "kubevirt.io/vmi-name"
 LABEL_OUTDATED_LAUNCHER: Final = "kubevirt.io/outdatedLauncherImage"
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "hotvirt"
 
 # Annotations
 ANNOTATION_VM_GENERATION: Final = "kubevirt.io/vm-generation"
@@ -28,6 +30,18 @@ ANNOTATION_DESCHEDULER_EVICT: Final = "descheduler.alpha.kubernetes.io/evict"
 ANNOTATION_DESCHEDULER_KEEP: Final = "descheduler.alpha.kubernetes.io/prefer-no-eviction"
 # What of a VMI's metadata reaches the Pod; everything else stays with the VMI.
 POD_ANNOTATIONS: Final = (ANNOTATION_DESCHEDULER_EVICT, ANNOTATION_DESCHEDULER_KEEP)
+
+ANNOTATION_CONSOLE_ADDRESS: Final = "hotvirt.io/console-address"
+ANNOTATION_CONSOLE_CERTIFICATE: Final = "hotvirt.io/console-certificate"
+
+# Hotvirt's own objects in its namespace on a cluster
+CONTROLLER_LEASE: Final = "hotvirt-controller"
+NODE_LEASE: Final = "hotvirt-node-{node}"
+CERTIFICATES_SECRET: Final = "hotvirt-certificates"
+CA_CONFIGMAP: Final = "hotvirt-ca"
+API_SERVICE: Final = "hotvirt-api"
+WEBHOOKS: Final = "hotvirt"
+KVM_RESOURCE: Final = "devices.kubevirt.io/kvm"
 
 # Finalizers
 FINALIZER_VM: Final = "kubevirt.io/virtualMachineControllerFinalize"

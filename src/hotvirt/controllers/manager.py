@@ -15,6 +15,7 @@ from hotvirt.kube.client import Client
 from hotvirt.kube.controller import Controller
 from hotvirt.kube.events import Recorder
 from hotvirt.kube.informer import Key
+from hotvirt.plan.platform import EMBEDDED, Platform
 
 from .caches import Caches
 from .kubevirt import KubeVirtReconciler
@@ -23,10 +24,12 @@ from .vmi import VmiReconciler
 
 
 class Manager:
-    def __init__(self, client: Client, recorder: Recorder, *, workers: int = 8) -> None:
+    def __init__(
+        self, client: Client, recorder: Recorder, *, platform: Platform = EMBEDDED, workers: int = 8
+    ) -> None:
         self.caches = Caches(client)
         caches = self.caches
-        self._vmi_reconciler = VmiReconciler(client, caches, recorder)
+        self._vmi_reconciler = VmiReconciler(client, caches, recorder, platform)
 
         self.vm = Controller("vm", VmReconciler(client, caches, recorder).reconcile, workers=workers)
         self.vm.watch(caches.vms, _own_key)

@@ -25,6 +25,7 @@ from hotvirt.plan import instance
 from hotvirt.plan.change import CONDITIONS
 from hotvirt.plan.instance import BEFORE_HANDOVER, FAILED_CREATE, Problem, VolumesView
 from hotvirt.plan.machine import MachineError
+from hotvirt.plan.platform import EMBEDDED, Platform
 from hotvirt.plan.pod import UNPAUSED_GATE, launcher_pod, pod_grace_period, pod_name
 from hotvirt.plan.resources import demanded_limits
 from hotvirt.plan.revision import revision_name
@@ -40,10 +41,13 @@ RETRY_CREATE: Final = 10.0
 
 
 class VmiReconciler:
-    def __init__(self, client: Client, caches: Caches, recorder: Recorder) -> None:
+    def __init__(
+        self, client: Client, caches: Caches, recorder: Recorder, platform: Platform = EMBEDDED
+    ) -> None:
         self._client = client
         self._caches = caches
         self._recorder = recorder
+        self._platform = platform
         self.resizer = PodResizer(client, caches, recorder)
 
     async def reconcile(self, key: Key) -> float | None:
@@ -93,7 +97,7 @@ class VmiReconciler:
             return None, volumes.missing
         try:
             limited = demanded_limits(self._caches.quotas.list(vmi.metadata.namespace))
-            wanted = launcher_pod(vmi, self._caches.config, claims, limited)
+            wanted = launcher_pod(vmi, self._caches.config, claims, limited, self._platform)
         except MachineError as error:
             return None, self._failed_to_make(vmi, str(error))
         try:

@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from hotvirt import __version__
 from hotvirt.api import codec, names
 from hotvirt.api.core import PersistentVolumeClaim
 from hotvirt.api.kubevirt import VirtualMachineInstance, VMISpec, Volume
@@ -19,6 +18,7 @@ from hotvirt.api.meta import owner_reference
 from hotvirt.plan import machine
 from hotvirt.plan.config import ClusterConfig
 from hotvirt.plan.memory import overhead
+from hotvirt.plan.platform import EMBEDDED, Platform
 from hotvirt.plan.resources import pod_resources
 
 RUN_DIR: Final = "/var/run/hotvirt"
@@ -109,6 +109,7 @@ def launcher_pod(
     config: ClusterConfig,
     claims: Mapping[str, PersistentVolumeClaim],
     limited: Collection[str] = (),
+    platform: Platform = EMBEDDED,
 ) -> dict[str, Any]:
     """The Pod, ready to be created. Raises machine.MachineError.
 
@@ -117,7 +118,7 @@ def launcher_pod(
     spec = vmi.spec
     built = machine.machine_for(vmi)
     storage = _Storage(spec, claims)
-    image = f"{names.LAUNCHER_IMAGE}:{__version__}"
+    image = platform.launcher_image
     annotations: dict[str, str] = {
         key: vmi.metadata.annotations[key] for key in names.POD_ANNOTATIONS if key in vmi.metadata.annotations
     }

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from hotvirt.api import cdi, kubevirt
+from hotvirt.api import cdi, kubevirt, names
 from hotvirt.api.crd.descriptions import of_kind
 from hotvirt.api.crd.schema import struct_schema
 from hotvirt.api.crd.shapes import Schema
@@ -96,7 +96,7 @@ def _crd(resource: Resource, cls: type[Kind], columns: tuple[Column, ...]) -> di
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": resource.group_resource},
+        "metadata": {"name": resource.group_resource, "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY}},
         "spec": {
             "group": resource.group,
             "scope": "Namespaced" if resource.namespaced else "Cluster",
