@@ -24,7 +24,8 @@ from hotvirt.api.quantity import Quantity
 from hotvirt.api.resources import VMIMS, VMIS, VMS
 from tests.faults.machines import Machines, machines
 from tests.faults.resizing import boot_id, edit, machine, pod_of, reason, rests
-from tests.inprocess import Cluster, Object, condition
+from tests.inprocess import Cluster
+from tests.kube import Object, condition
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1800)]
 

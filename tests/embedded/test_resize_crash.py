@@ -14,7 +14,7 @@ import pytest
 from hotvirt.api.resources import VMIS, VMS
 from tests.faults.machines import machines
 from tests.faults.resizing import boot_id, edit, machine, rests
-from tests.inprocess import condition
+from tests.kube import condition
 
 NAME = "mortal"
 SEED = 3

@@ -38,7 +38,8 @@ from hotvirt.kube.events import Recorder
 from hotvirt.kube.informer import Informer
 from hotvirt.node.agent import NodeAgent
 from hotvirt.plan.config import ClusterConfig, cluster_config
-from tests.inprocess import NODE, Cluster, Object, api
+from tests.inprocess import NODE, Cluster, api
+from tests.kube import Object
 from tests.size_log import SizeLog
 
 WRITES = ("create", "update", "patch", "delete")

@@ -14,7 +14,8 @@ from hotvirt.plan.change import CONDITIONS
 from hotvirt.plan.config import ClusterConfig
 from hotvirt.plan.podresize import actual_size, asked_size, size_of
 from hotvirt.plan.resources import pod_resources
-from tests.inprocess import Cluster, Object, condition, shows, vm_manifest
+from tests.inprocess import Cluster, vm_manifest
+from tests.kube import Object, condition, shows
 
 LONG = 30.0
 

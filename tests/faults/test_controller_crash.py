@@ -12,7 +12,8 @@ import pytest
 
 from hotvirt.api.resources import CONTROLLERREVISIONS, PODS, VMIS, VMS
 from tests.faults.machines import Machines, machines
-from tests.inprocess import condition, shows, vm_manifest
+from tests.inprocess import vm_manifest
+from tests.kube import condition, shows
 
 Object = dict[str, Any]
 # What differs between any two runs, and what depends on who was first of two that may be in any order.

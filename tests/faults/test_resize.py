@@ -10,7 +10,7 @@ from hotvirt.api import names
 from hotvirt.api.resources import EVENTS, KUBEVIRTS, VMIMS, VMIS, VMS
 from tests.faults.machines import machines
 from tests.faults.resizing import LONG, boot, boot_id, edit, machine, pod_of, reason, rests
-from tests.inprocess import condition
+from tests.kube import condition
 
 NAME = "one"
 

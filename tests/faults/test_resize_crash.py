@@ -14,7 +14,7 @@ from hotvirt.api.resources import PODS, VMIS, VMS
 from tests.faults.machines import Machines, machines
 from tests.faults.resizing import boot, boot_id, edit, machine, rests
 from tests.faults.test_controller_crash import lasting
-from tests.inprocess import Object, condition
+from tests.kube import Object, condition
 
 NAME = "one"
 LIMITED = {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi", "cpu": "8"}}

@@ -13,7 +13,8 @@ from hotvirt.api import names
 from hotvirt.api.resources import LEASES, LIMITRANGES, NODES, RESOURCEQUOTAS, VMIS, VMS
 from tests.faults.machines import Machines, machines
 from tests.faults.resizing import LONG, boot, boot_id, edit, machine, pod_of, reason, rests
-from tests.inprocess import NODE, Cluster, condition
+from tests.inprocess import NODE, Cluster
+from tests.kube import condition
 
 NAME, OTHER = "one", "other"
 OURS = (names.CONTROLLER_USER, names.NODE_USER)

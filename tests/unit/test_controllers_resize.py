@@ -6,7 +6,8 @@ import pytest
 import pytest_asyncio
 
 from hotvirt.api.resources import NODES, PODS, RESOURCEQUOTAS, VMIS, VMS
-from tests.inprocess import NODE, condition, controlled, in_phase, quick_folder, shows, vm_manifest
+from tests.inprocess import NODE, controlled, quick_folder, vm_manifest
+from tests.kube import condition, in_phase, shows
 
 CHANGE = "HotVCPUChange"
 

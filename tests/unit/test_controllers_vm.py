@@ -7,7 +7,8 @@ from hotvirt.api import names
 from hotvirt.api.resources import CONTROLLERREVISIONS, DATAVOLUMES, PVCS, VMIS, VMS
 from hotvirt.kube.errors import NotFound
 from hotvirt.plan.revision import firmware_uuid, mac_address
-from tests.inprocess import condition, controlled, in_phase, quick_folder, shows, vm_manifest
+from tests.inprocess import controlled, quick_folder, vm_manifest
+from tests.kube import condition, in_phase, shows
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

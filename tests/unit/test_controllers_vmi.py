@@ -6,7 +6,8 @@ import pytest_asyncio
 from hotvirt.api import names
 from hotvirt.api.resources import KUBEVIRTS, PODS, PVCS, VMIS, VMS
 from hotvirt.kube.errors import Conflict, NotFound
-from tests.inprocess import NODE, condition, controlled, in_phase, quick_folder, shows, vm_manifest
+from tests.inprocess import NODE, controlled, quick_folder, vm_manifest
+from tests.kube import condition, in_phase, shows
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -11,7 +11,8 @@ from aiohttp import web
 from hotvirt.api import names
 from hotvirt.api.resources import VMIS, VMS
 from hotvirt.subresources.app import make_app
-from tests.inprocess import api, condition, quick_folder, vm_manifest
+from tests.inprocess import api, quick_folder, vm_manifest
+from tests.kube import condition
 
 PREFIX = "/apis/subresources.kubevirt.io"
 
