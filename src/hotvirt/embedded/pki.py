@@ -10,8 +10,6 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
-import ipaddress
-import os
 import secrets
 import ssl
 from dataclasses import dataclass
@@ -19,12 +17,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import yaml
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hotvirt.api.names import MASTERS_GROUP
+from hotvirt.kube.x509 import CLIENT, SERVER, Pair, load_pair, make, make_ca, name, server_context
 
 from .state import StateError, write_atomically
 
@@ -43,31 +38,6 @@ class User:
     uid: str = ""
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A certificate and its key."""
-
-    certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
-
-    @property
-    def certificate_pem(self) -> bytes:
-        return self.certificate.public_bytes(serialization.Encoding.PEM)
-
-    @property
-    def key_pem(self) -> bytes:
-        return self.key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-
-    def usable(self, now: datetime) -> bool:
-        return (
-            self.certificate.not_valid_before_utc <= now < self.certificate.not_valid_after_utc - RENEW_BEFORE
-        )
-
-
 class Pki:
     def __init__(self, ca: Pair, server: Pair, admin: Pair, users: dict[bytes, User]) -> None:
         self._ca = ca
@@ -82,17 +52,19 @@ class Pki:
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             ca = _load(folder / "ca.pem")
-            fresh = ca is None or not ca.usable(now)
+            fresh = ca is None or not _usable(ca, now)
             if ca is None or fresh:
-                ca = _make(None, _name("hotvirt-ca"), CA_VALID, now, ca=True)
+                ca = make_ca(name("hotvirt-ca"), CA_VALID, now)
                 _save(folder / "ca.pem", ca)
             server = None if fresh else _load(folder / "server.pem")
-            if server is None or not server.usable(now):
-                server = _make(ca, _name("hotvirt-api"), CERT_VALID, now, server=True)
+            if server is None or not _usable(server, now):
+                server = make(
+                    ca, name("hotvirt-api"), CERT_VALID, now, [SERVER], SERVER_NAMES, SERVER_ADDRESSES
+                )
                 _save(folder / "server.pem", server)
             admin = None if fresh else _load(folder / "admin.pem")
-            if admin is None or not admin.usable(now):
-                admin = _make(ca, _name(ADMIN, MASTERS_GROUP), CERT_VALID, now)
+            if admin is None or not _usable(admin, now):
+                admin = make(ca, name(ADMIN, MASTERS_GROUP), CERT_VALID, now, [CLIENT])
                 _save(folder / "admin.pem", admin)
             return cls(ca, server, admin, _static_users(folder / "tokens.csv"))
         except (OSError, ValueError) as error:
@@ -106,15 +78,7 @@ class Pki:
 
     def server_context(self) -> ssl.SSLContext:
         """For the API server: shows its certificate, takes a client's certificate of our CA, or none."""
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=self.ca_pem.decode())
-        context.verify_mode = ssl.CERT_OPTIONAL
-        fd = os.memfd_create("hotvirt-server-key", os.MFD_CLOEXEC)  # OpenSSL reads keys from a path only
-        try:
-            os.write(fd, self._server.certificate_pem + self._server.key_pem)
-            context.load_cert_chain(f"/proc/self/fd/{fd}")
-        finally:
-            os.close(fd)
-        return context
+        return server_context(self._server.certificate_pem, self._server.key_pem, self.ca_pem)
 
     def user_of_token(self, token: str) -> User | None:
         return self._users.get(_digest(token))
@@ -172,58 +136,8 @@ def _static_users(path: Path) -> dict[bytes, User]:
     return users
 
 
-def _name(common: str, organization: str | None = None) -> x509.Name:
-    attributes = [x509.NameAttribute(NameOID.COMMON_NAME, common)]
-    if organization:
-        attributes.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
-    return x509.Name(attributes)
-
-
-def _make(
-    issuer: Pair | None,
-    subject: x509.Name,
-    valid: timedelta,
-    now: datetime,
-    *,
-    ca: bool = False,
-    server: bool = False,
-) -> Pair:
-    key = ec.generate_private_key(ec.SECP256R1())
-    signer = issuer.key if issuer else key
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=ca,
-        crl_sign=ca,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer.certificate.subject if issuer else subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))  # for clocks that are a little behind
-        .not_valid_after(now + valid)
-        .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
-        )
-    )
-    if not ca:
-        purpose = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
-        builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-    if server:
-        names: list[x509.GeneralName] = [x509.DNSName(name) for name in SERVER_NAMES]
-        names += [x509.IPAddress(ipaddress.ip_address(address)) for address in SERVER_ADDRESSES]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return Pair(builder.sign(signer, hashes.SHA256()), key)
+def _usable(pair: Pair, now: datetime) -> bool:
+    return pair.certificate.not_valid_before_utc <= now < pair.ends - RENEW_BEFORE
 
 
 def _save(path: Path, pair: Pair) -> None:
@@ -235,7 +149,7 @@ def _load(path: Path) -> Pair | None:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
-    key = serialization.load_pem_private_key(data, None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{path.name} has no key of ours")
-    return Pair(x509.load_pem_x509_certificate(data), key)
+    try:
+        return load_pair(data, data)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from error

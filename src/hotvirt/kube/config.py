@@ -50,13 +50,13 @@ class ClientConfig:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if self.cert_data and self.key_data:
-            with _memory_file(self.cert_data + b"\n" + self.key_data) as path:
+            with memory_file(self.cert_data + b"\n" + self.key_data) as path:
                 context.load_cert_chain(path)
         return context
 
 
 @contextmanager
-def _memory_file(content: bytes) -> Iterator[str]:
+def memory_file(content: bytes) -> Iterator[str]:
     """OpenSSL reads keys from a path only; this one is never on a disk."""
     fd = os.memfd_create("hotvirt-tls", os.MFD_CLOEXEC)
     try:
