@@ -42,6 +42,7 @@ class ClusterConfig:
     cpu_request: Quantity | None = None
     overhead_ratio: Decimal = Decimal(1)
     image_pull_policy: str = "IfNotPresent"
+    use_emulation: bool = False
     workload_update_methods: tuple[str, ...] = ()
     enabled_gates: frozenset[str] = frozenset()
     disabled_gates: frozenset[str] = frozenset()
@@ -78,6 +79,7 @@ def cluster_config(kubevirt: KubeVirt | None) -> ClusterConfig:
         cpu_request=_cpu_request(configuration.cpu_request),
         overhead_ratio=_ratio(configuration.additional_guest_memory_overhead_ratio),
         image_pull_policy=configuration.image_pull_policy or spec.image_pull_policy or "IfNotPresent",
+        use_emulation=bool(developer and developer.use_emulation),
         workload_update_methods=spec.workload_update_strategy.workload_update_methods,
         enabled_gates=_gates(developer.feature_gates if developer else ()),
         disabled_gates=_gates(developer.disabled_feature_gates if developer else ()),

@@ -15,11 +15,21 @@ from hotvirt.api import codec, names
 from hotvirt.api.core import PersistentVolumeClaim
 from hotvirt.api.kubevirt import VirtualMachineInstance, VMISpec, Volume
 from hotvirt.api.meta import owner_reference
+from hotvirt.api.quantity import Quantity
 from hotvirt.plan import machine
 from hotvirt.plan.config import ClusterConfig
 from hotvirt.plan.memory import overhead
 from hotvirt.plan.platform import EMBEDDED, Platform
-from hotvirt.plan.resources import pod_resources
+from hotvirt.plan.resources import Resources, pod_resources
+from hotvirt.plan.side import (
+    DISK_FOLDER,
+    TOOLS_VOLUME,
+    Copy,
+    console_log_resources,
+    container_security,
+    image_path,
+    init_containers,
+)
 
 RUN_DIR: Final = "/var/run/hotvirt"
 SCRATCH_DIR: Final = "/var/run/hotvirt-scratch"
@@ -53,9 +63,6 @@ PASSED_LABELS: Final = frozenset(
         "app.kubernetes.io/managed-by",
     }
 )
-
-CONSOLE_LOG_REQUESTS: Final = {"cpu": "5m", "memory": "35M"}
-CONSOLE_LOG_LIMITS: Final = {"cpu": "15m", "memory": "60M"}
 
 
 def pod_name(vmi: VirtualMachineInstance) -> str:
@@ -117,8 +124,8 @@ def launcher_pod(
     """
     spec = vmi.spec
     built = machine.machine_for(vmi)
-    storage = _Storage(spec, claims)
-    image = platform.launcher_image
+    storage = _Storage(spec, claims, platform.image_volumes)
+    image, pull_policy = platform.launcher_image, config.image_pull_policy
     annotations: dict[str, str] = {
         key: vmi.metadata.annotations[key] for key in names.POD_ANNOTATIONS if key in vmi.metadata.annotations
     }
@@ -127,7 +134,8 @@ def launcher_pod(
         names.ANNOTATION_MEMORY_OVERHEAD: str(overhead(spec, config).value),
         "kubectl.kubernetes.io/default-container": names.CONTAINER_COMPUTE,
     }
-    resources = codec.builtins(pod_resources(spec, config, limited))
+    resources = pod_resources(spec, config, limited)
+    device = "" if config.use_emulation else platform.kvm_resource
     pod_spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": pod_grace_period(spec),
@@ -150,31 +158,32 @@ def launcher_pod(
         "schedulerName": spec.scheduler_name,
         "priorityClassName": spec.priority_class_name,
         "imagePullSecrets": [{"name": name} for name in sorted(storage.pull_secrets)],
+        "initContainers": init_containers(storage.copies, image, pull_policy, resources),
         "containers": [
             {
                 "name": names.CONTAINER_COMPUTE,
                 "image": image,
-                "imagePullPolicy": config.image_pull_policy,
+                "imagePullPolicy": pull_policy,
                 "command": ["hotvirt-launcher", "run"],
                 "env": [
                     # The kubelet expands $(NAME) in values: a dollar of the user's is written twice.
                     {"name": MACHINE_VARIABLE, "value": machine.to_json(built).replace("$", "$$")},
                 ],
-                "resources": resources,
+                "resources": codec.builtins(_with_device(resources, device)),
                 "volumeMounts": storage.mounts,
                 "volumeDevices": storage.devices,
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "lifecycle": {"preStop": {"exec": {"command": ["hotvirt-launcher", "stop"]}}},
-                "securityContext": _container_security(),
+                "securityContext": container_security(),
             },
             {
                 "name": names.CONTAINER_CONSOLE_LOG,
                 "image": image,
-                "imagePullPolicy": config.image_pull_policy,
+                "imagePullPolicy": pull_policy,
                 "command": ["hotvirt-launcher", "console-log"],
-                "resources": _console_log_resources(resources),
+                "resources": console_log_resources(resources),
                 "volumeMounts": [{"name": "run", "mountPath": RUN_DIR}],
-                "securityContext": _container_security(),
+                "securityContext": container_security(),
             },
         ],
         "volumes": storage.volumes,
@@ -197,8 +206,12 @@ def launcher_pod(
 class _Storage:
     """What the Pod's volumes section and the mounts of `compute` hold."""
 
-    def __init__(self, spec: VMISpec, claims: Mapping[str, PersistentVolumeClaim]) -> None:
+    def __init__(
+        self, spec: VMISpec, claims: Mapping[str, PersistentVolumeClaim], image_volumes: bool
+    ) -> None:
         self._claims = claims
+        self._image_volumes = image_volumes
+        self.copies: list[Copy] = []
         self.volumes: list[dict[str, Any]] = []
         self.mounts: list[dict[str, Any]] = []
         self.devices: list[dict[str, Any]] = []
@@ -213,9 +226,12 @@ class _Storage:
                 kernel.container.image,
                 kernel.container.image_pull_policy,
                 kernel.container.image_pull_secret,
+                [kernel.container.kernel_path, kernel.container.initrd_path],
             )
         for volume in spec.volumes:
             self._add(volume)
+        if self.copies:
+            self.volumes.append({"name": TOOLS_VOLUME, "emptyDir": {}})
 
     def _add(self, volume: Volume) -> None:
         if volume.container_disk:
@@ -227,6 +243,7 @@ class _Storage:
                 disk.image,
                 disk.image_pull_policy,
                 disk.image_pull_secret,
+                [disk.path or DISK_FOLDER],
             )
         elif volume.claim_name:
             self._claim(volume)
@@ -244,11 +261,19 @@ class _Storage:
                     f"{where}/networkdata",
                 )
 
-    def _image(self, name: str, path: str, reference: str, pull_policy: str, pull_secret: str) -> None:
-        source = _without_empty({"reference": reference, "pullPolicy": pull_policy})
-        self._mount(name, {"image": source}, path, read_only=True)
+    def _image(
+        self, name: str, path: str, reference: str, pull_policy: str, pull_secret: str, wanted: list[str]
+    ) -> None:
+        """An image's files below `path`: all of it where it can be mounted, else what is `wanted` of it."""
         if pull_secret:
             self.pull_secrets.add(pull_secret)
+        if self._image_volumes:
+            source = {"image": _without_empty({"reference": reference, "pullPolicy": pull_policy})}
+        else:
+            source = {"emptyDir": {}}
+            paths = tuple(image_path(each) for each in wanted if each)
+            self.copies.append(Copy(name, path, reference, pull_policy, paths))
+        self._mount(name, source, path, read_only=True)
 
     def _claim(self, volume: Volume) -> None:
         name, path = label_value(f"claim-{volume.name}"), f"{CLAIMS_DIR}/{volume.name}"
@@ -274,21 +299,9 @@ class _Storage:
         self.mounts.append(mount)
 
 
-def _console_log_resources(compute: Mapping[str, Any]) -> dict[str, Any]:
-    """Small, with limits where `compute` has them: quotas on limits and the QoS class look at both."""
-    requests, limits = compute.get("requests") or {}, compute.get("limits") or {}
-    guaranteed = all(
-        name in limits and requests.get(name, limits[name]) == limits[name] for name in CONSOLE_LOG_LIMITS
-    )
-    own_limits = {name: limit for name, limit in CONSOLE_LOG_LIMITS.items() if name in limits}
-    resources: dict[str, Any] = {"requests": dict(own_limits if guaranteed else CONSOLE_LOG_REQUESTS)}
-    if own_limits:
-        resources["limits"] = own_limits
-    return resources
-
-
-def _container_security() -> dict[str, Any]:
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
+def _with_device(resources: Resources, device: str) -> Resources:
+    one = {device: Quantity(1)} if device else {}
+    return {key: amounts | one for key, amounts in resources.items()}
 
 
 def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
