@@ -1,19 +1,16 @@
 """One running `hotvirt up` for the tests of this folder, with its kubectl.
 
 `up` is shared by all tests of a run: make your own namespace (`namespace`), leave the node as it was.
-`own_up` is a fresh one for a test that stops or kills it.
+`own_up` is a fresh one for a test that stops or kills it, `guest` one of a module's own with a guest in it.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +20,18 @@ from hotvirt.embedded.state import StateDir
 from tests.targets import real
 from tests.targets.target import CHECKOUT
 
-HOTVIRT = Path(sys.executable).parent / "hotvirt"
-WITHIN = 120
+from .up import LARGE, Up
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "first: runs before the others, so that something can wait meanwhile")
+    config.addinivalue_line("markers", "last: runs after the others")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(
+        key=lambda item: bool(item.get_closest_marker("last")) - bool(item.get_closest_marker("first"))
+    )
 
 
 @pytest.fixture(scope="session")
@@ -33,74 +40,10 @@ def kubectl_program() -> str:
     return shutil.which("kubectl") or str(real.programs("kubectl") / "kubectl")
 
 
-@dataclass
-class Up:
-    """A state folder with a `hotvirt up` on it."""
-
-    state: Path
-    kubectl_program: str
-
-    @property
-    def kubeconfig(self) -> Path:
-        return self.state / "kubeconfig"
-
-    @property
-    def pid(self) -> int:
-        running = StateDir(self.state).running()
-        assert running is not None, "hotvirt up is not running"
-        return running.pid
-
-    def start(self, *arguments: str) -> None:
-        done = self.hotvirt("up", "--detach", "--port", "0", *arguments)
-        if done.returncode:
-            raise RuntimeError(f"hotvirt up failed: {done.stderr}\n{self.log()}")
-
-    def stop(self, *arguments: str) -> None:
-        done = self.hotvirt("down", *arguments)
-        if done.returncode:
-            raise RuntimeError(f"hotvirt down failed: {done.stdout}{done.stderr}\n{self.log()}")
-
-    def log(self) -> str:
-        log = self.state / "hotvirt.log"
-        return log.read_text()[-5000:] if log.exists() else ""
-
-    def hotvirt(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        return run_hotvirt(*arguments, state=self.state, **options)
-
-    def kubectl(
-        self, *arguments: str, input: str | None = None, check: bool = True, timeout: float = WITHIN
-    ) -> str:
-        """Its stdout; a refusal is an AssertionError with what kubectl said."""
-        command = [self.kubectl_program, "--kubeconfig", str(self.kubeconfig), *arguments]
-        done = subprocess.run(command, input=input, capture_output=True, text=True, timeout=timeout)
-        if check:
-            assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
-        return done.stdout
-
-    def get(self, *arguments: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
-        return found
-
-
-def run_hotvirt(
-    *arguments: str, state: Path | None = None, env: dict[str, str] | None = None, **options: Any
-) -> subprocess.CompletedProcess[str]:
-    """The real program, as a user has it: nothing of this environment leads it elsewhere."""
-    clean = {
-        key: value for key, value in os.environ.items() if key not in ("KUBECONFIG", "HOTVIRT_STATE_DIR")
-    }
-    if state is not None:
-        clean["HOTVIRT_STATE_DIR"] = str(state)
-    options.setdefault("timeout", WITHIN)
-    return subprocess.run(
-        [str(HOTVIRT), *arguments], capture_output=True, text=True, env=clean | (env or {}), **options
-    )
-
-
 @pytest.fixture(scope="session")
 def up(tmp_path_factory: pytest.TempPathFactory, kubectl_program: str) -> Iterator[Up]:
     it = Up(tmp_path_factory.mktemp("up") / "state", kubectl_program)
-    it.start("--allocatable", "cpu=32,memory=64Gi")
+    it.start(*LARGE)
     try:
         yield it
     finally:
@@ -110,13 +53,34 @@ def up(tmp_path_factory: pytest.TempPathFactory, kubectl_program: str) -> Iterat
 @pytest.fixture
 def own_up(tmp_path: Path, kubectl_program: str) -> Iterator[Up]:
     it = Up(tmp_path / "state", kubectl_program)
-    it.start("--allocatable", "cpu=32,memory=64Gi")
+    it.start(*LARGE)
     try:
         yield it
     finally:
         if StateDir(it.state).running() is None:
             it.start()
         it.stop("--stop-vms")
+
+
+@pytest.fixture(scope="module")
+def guest(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    kubectl_program: str,
+    demo_disk: Path,
+) -> Iterator[Up]:
+    """A Hotvirt of the module's own with one guest that has booted: the VM that the module calls MACHINE."""
+    machine = request.module.MACHINE
+    name = machine["metadata"]["name"]
+    up = Up(tmp_path_factory.mktemp(name) / "state", kubectl_program)
+    up.start(*LARGE)
+    try:
+        up.import_image(Up.demo_image, demo_disk)
+        up.apply(machine)
+        up.kubectl("wait", f"vmi/{name}", "--for=condition=AgentConnected", "--timeout=180s", timeout=200)
+        yield up
+    finally:
+        up.stop("--stop-vms")
 
 
 @pytest.fixture
@@ -136,34 +100,6 @@ def demo_disk() -> Path:
     build = CHECKOUT / "demo" / "guest" / "build"
     done = subprocess.run([sys.executable, str(build)], stdout=subprocess.PIPE, text=True, check=True)
     return Path(done.stdout.splitlines()[-1])
-
-
-def demo_vm(name: str, namespace: str = "default", **domain: Any) -> dict[str, Any]:
-    """A VM of the demo guest: one vCPU of up to four, 256 MiB, a serial console."""
-    return {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachine",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {
-            "runStrategy": "Always",
-            "template": {
-                "spec": {
-                    "terminationGracePeriodSeconds": 30,
-                    "domain": {
-                        "cpu": {"sockets": 1, "maxSockets": 4},
-                        "memory": {"guest": "256Mi"},
-                        "devices": {
-                            "disks": [{"name": "system", "disk": {"bus": "virtio"}}],
-                            "interfaces": [{"name": "default", "masquerade": {}}],
-                        },
-                    }
-                    | domain,
-                    "networks": [{"name": "default", "pod": {}}],
-                    "volumes": [{"name": "system", "containerDisk": {"image": "hotvirt/demo-guest:latest"}}],
-                }
-            },
-        },
-    }
 
 
 @pytest.fixture(scope="session")

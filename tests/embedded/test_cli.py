@@ -17,8 +17,9 @@ import pytest
 import yaml
 
 from hotvirt.cli.main import COMMANDS, cli
+from tests.scenarios.place import HOTVIRT, run_hotvirt
 
-from .conftest import HOTVIRT, Up, run_hotvirt
+from .up import Up
 
 FAILED, USAGE, UNREACHABLE, NOT_FOUND = 1, 2, 3, 4
 

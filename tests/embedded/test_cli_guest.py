@@ -10,29 +10,16 @@ import select
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from .conftest import HOTVIRT, Up, demo_vm
+from tests.scenarios.place import HOTVIRT, demo_vm
+
+from .up import Up
 
 PASSWORD = "hotvirt"
 GRACE = 30
-
-
-@pytest.fixture(scope="module")
-def guest(tmp_path_factory: pytest.TempPathFactory, kubectl_program: str, demo_disk: Path) -> Iterator[Up]:
-    """A Hotvirt of this module's own with one guest, `first`, that has booted."""
-    up = Up(tmp_path_factory.mktemp("guest") / "state", kubectl_program)
-    up.start("--allocatable", "cpu=32,memory=64Gi")
-    try:
-        imported = up.hotvirt("image", "import", "hotvirt/demo-guest:latest", str(demo_disk))
-        assert imported.returncode == 0, imported.stderr
-        up.kubectl("apply", "-f", "-", input=json.dumps(demo_vm("first")))
-        up.kubectl("wait", "vmi/first", "--for=condition=AgentConnected", "--timeout=180s", timeout=200)
-        yield up
-    finally:
-        up.stop("--stop-vms")
+MACHINE = demo_vm("first")
 
 
 class Console:

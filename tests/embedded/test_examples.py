@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.scenarios.shell import boot_id, console_log, in_guest, vmi_of, wait_for, wait_for_status
 from tests.targets.target import CHECKOUT
 
-from .conftest import Up
-from .shell import boot_id, console_log, in_guest, vmi_of, wait_for, wait_for_status
+from .up import Up
 
 EXAMPLES = CHECKOUT / "examples"
 Eventually = Callable[..., Any]

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from .conftest import Up, demo_vm
-from .shell import boot_id, in_guest, vmi_of, wait_for, wait_for_status
+from tests.scenarios.place import demo_vm
+from tests.scenarios.shell import boot_id, in_guest, vmi_of, wait_for, wait_for_status
+
+from .up import Up
 
 NAME = "life"
 PLACE = "lifecycle"
@@ -26,8 +28,7 @@ Eventually = Callable[..., Any]
 @pytest.fixture(scope="module")
 def machine(up: Up, demo_disk: Path) -> Iterator[Up]:
     """A VM that starts when it is told to, in a namespace of its own."""
-    done = up.hotvirt("image", "import", "hotvirt/demo-guest:latest", str(demo_disk))
-    assert done.returncode == 0, done.stderr
+    up.import_image("hotvirt/demo-guest:latest", demo_disk)
     up.kubectl("create", "namespace", PLACE)
     try:
         apply(up, "Manual")
@@ -149,8 +150,7 @@ def test_a_missing_image_names_the_command_that_brings_it(machine: Up, demo_disk
     (reason,) = [each for each in vm["status"]["conditions"] if each["type"] == "Synchronized"]
     assert vm["status"]["printableStatus"] in ("ErrImagePull", "ImagePullBackOff")
     assert "hotvirt image import my/os:1 FILE" in reason["message"]
-    done = machine.hotvirt("image", "import", "my/os:1", str(demo_disk))
-    assert done.returncode == 0, done.stderr
+    machine.import_image("my/os:1", demo_disk)
     wait_for_status(machine, PLACE, "pulled", "Running", SOON)
 
 

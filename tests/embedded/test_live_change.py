@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Up, demo_vm
-from .shell import boot_id, in_guest, vmi_of, wait_for
+from tests.scenarios.place import demo_vm
+from tests.scenarios.shell import boot_id, in_guest, vmi_of, wait_for
+
+from .up import Up
 
 NAME = "grow"
 PLACE = "live-change"
@@ -20,8 +22,7 @@ SOON = 60
 @pytest.fixture(scope="module")
 def guest(up: Up, demo_disk: Path) -> Iterator[Up]:
     """One guest for all tests here, in a namespace of its own; each test leaves it running."""
-    done = up.hotvirt("image", "import", "hotvirt/demo-guest:latest", str(demo_disk))
-    assert done.returncode == 0, done.stderr
+    up.import_image("hotvirt/demo-guest:latest", demo_disk)
     up.kubectl("create", "namespace", PLACE)
     try:
         up.kubectl("apply", "-f", "-", input=json.dumps(demo_vm(NAME, PLACE)))

@@ -17,7 +17,7 @@ from hotvirt.api.resources import EVENTS, PODS, VMIS
 from hotvirt.hypervisor.instant import STATE_FILE, InstantDriver
 from hotvirt.kube.events import Recorder
 from hotvirt.node.agent import NodeAgent
-from hotvirt.node.guest import run_folder
+from hotvirt.node.folders import run_folder
 from hotvirt.plan.config import cluster_config
 from hotvirt.plan.resources import pod_resources
 

@@ -10,13 +10,12 @@ import signal
 import socket
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import pytest
+from tests.scenarios.place import demo_vm
 
-from .conftest import Up, demo_vm
+from .up import Up
 
 BOOT = 180.0
 ODD_PORT = 40404
@@ -24,24 +23,7 @@ SCRIPT = f"""#!/bin/sh
 nc -ll -p {ODD_PORT} -e /bin/date &
 """
 Eventually = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def guest(tmp_path_factory: pytest.TempPathFactory, kubectl_program: str, demo_disk: Path) -> Iterator[Up]:
-    """A Hotvirt of this module's own with one guest, `node`, that has booted."""
-    up = Up(tmp_path_factory.mktemp("node") / "state", kubectl_program)
-    up.start("--allocatable", "cpu=32,memory=64Gi")
-    try:
-        imported = up.hotvirt("image", "import", "hotvirt/demo-guest:latest", str(demo_disk))
-        assert imported.returncode == 0, imported.stderr
-        vm = demo_vm("node")
-        volumes = vm["spec"]["template"]["spec"]["volumes"]
-        volumes.append({"name": "seed", "cloudInitNoCloud": {"userData": SCRIPT}})
-        up.kubectl("apply", "-f", "-", input=json.dumps(vm))
-        up.kubectl("wait", "vmi/node", "--for=condition=AgentConnected", "--timeout=180s", timeout=200)
-        yield up
-    finally:
-        up.stop("--stop-vms")
+MACHINE = demo_vm("node", user_data=SCRIPT)
 
 
 def vmi(up: Up) -> dict[str, Any]:

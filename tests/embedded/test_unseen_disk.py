@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .conftest import Up
+from .up import Up
 
 SAYS = b"an operating system of 512 bytes\r\n"
 # Real mode: writes the text to the first serial port, byte by byte, and halts.

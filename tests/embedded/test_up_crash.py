@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +23,14 @@ from hotvirt.api.resources import CONFIGMAPS
 from hotvirt.kube.client import Client
 from hotvirt.kube.config import load_kubeconfig
 from hotvirt.kube.errors import AlreadyExists, ApiError, Unreachable
+from tests.scenarios.place import demo_vm
 
-from .conftest import Up, demo_vm
+from .up import Up
 
 TIMES = int(os.environ.get("HOTVIRT_SOAK", "10"))
 WRITERS = 8
 Eventually = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def guest(tmp_path_factory: pytest.TempPathFactory, kubectl_program: str, demo_disk: Path) -> Iterator[Up]:
-    up = Up(tmp_path_factory.mktemp("crash") / "state", kubectl_program)
-    up.start("--allocatable", "cpu=32,memory=64Gi")
-    try:
-        imported = up.hotvirt("image", "import", "hotvirt/demo-guest:latest", str(demo_disk))
-        assert imported.returncode == 0, imported.stderr
-        up.kubectl("apply", "-f", "-", input=json.dumps(demo_vm("survivor")))
-        up.kubectl("wait", "vmi/survivor", "--for=condition=AgentConnected", "--timeout=180s", timeout=200)
-        yield up
-    finally:
-        up.stop("--stop-vms")
+MACHINE = demo_vm("survivor")
 
 
 def facts(address: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -13,6 +14,8 @@ from tests.faults.resizing import LONG, boot, boot_id, edit, machine, pod_of, re
 from tests.kube import condition
 
 NAME = "one"
+TOGETHER = 0.1
+PAIRS, TRIES = 5, 20
 
 
 @pytest.fixture
@@ -61,11 +64,17 @@ async def test_a_second_edit_in_the_middle(cluster):
 
 
 async def test_an_edit_and_its_revert_within_100_ms(cluster):
-    for _ in range(5):
-        async with asyncio.timeout(5):
-            await edit(cluster, NAME, 5, "3Gi")
-            await edit(cluster, NAME, 2, "1Gi")
+    """As often as it takes until there were enough pairs that close: a busy machine may hold one up."""
+    close = 0
+    for _ in range(TRIES):
+        started = time.monotonic()
+        await edit(cluster, NAME, 5, "3Gi")
+        await edit(cluster, NAME, 2, "1Gi")
+        close += time.monotonic() - started < TOGETHER
         await rests(cluster, NAME, 2, "1Gi")
+        if close == PAIRS:
+            return
+    raise AssertionError(f"only {close} of {TRIES} pairs of edits were made within {TOGETHER} s")
 
 
 async def test_ten_contradicting_edits_at_once(cluster):

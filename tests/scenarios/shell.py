@@ -12,7 +12,7 @@ from hotvirt.api.resources import VMIS
 from hotvirt.kube.client import Client
 from hotvirt.kube.config import load_kubeconfig
 
-from .conftest import Up
+from .place import Place
 
 WITHIN = 90.0
 PASSWORD = "hotvirt"
@@ -20,14 +20,14 @@ PROMPT = r"# (?:\x1b\[6n)?$"
 """busybox asks the terminal where its cursor is."""
 
 
-def in_guest(up: Up, namespace: str, name: str, command: str) -> str:
+def in_guest(place: Place, namespace: str, name: str, command: str) -> str:
     """What the command printed on the guest's console."""
-    return asyncio.run(_run(up, namespace, name, command))
+    return asyncio.run(run_in_guest(place, namespace, name, command))
 
 
-async def _run(up: Up, namespace: str, name: str, command: str) -> str:
+async def run_in_guest(place: Place, namespace: str, name: str, command: str) -> str:
     path = VMIS.path(namespace, name, "console").replace("kubevirt.io", "subresources.kubevirt.io", 1)
-    async with Client(load_kubeconfig(up.kubeconfig)) as client, asyncio.timeout(WITHIN):
+    async with Client(load_kubeconfig(place.kubeconfig)) as client, asyncio.timeout(WITHIN):
         socket = await client.connect_ws(path, ("plain.kubevirt.io",))
         try:
             shell = _Shell(socket)
@@ -83,27 +83,27 @@ class _Shell:
         return match.group(0)
 
 
-def console_log(up: Up, namespace: str, name: str) -> str:
+def console_log(place: Place, namespace: str, name: str) -> str:
     selector = f"vm.kubevirt.io/name={name}"
-    return up.kubectl("logs", "-n", namespace, "-l", selector, "-c", "guest-console-log", "--tail=-1")
+    return place.kubectl("logs", "-n", namespace, "-l", selector, "-c", "guest-console-log", "--tail=-1")
 
 
-def wait_for(up: Up, namespace: str, what: str, condition: str, within: int = 180) -> None:
+def wait_for(place: Place, namespace: str, what: str, condition: str, within: int = 180) -> None:
     """`kubectl wait`, as a user does it."""
-    up.kubectl(
+    place.kubectl(
         "wait", "-n", namespace, what, f"--for={condition}", f"--timeout={within}s", timeout=within + 20
     )
 
 
-def wait_for_status(up: Up, namespace: str, name: str, word: str, within: int = 180) -> None:
-    wait_for(up, namespace, f"vm/{name}", f"jsonpath={{.status.printableStatus}}={word}", within)
+def wait_for_status(place: Place, namespace: str, name: str, word: str, within: int = 180) -> None:
+    wait_for(place, namespace, f"vm/{name}", f"jsonpath={{.status.printableStatus}}={word}", within)
 
 
-def vmi_of(up: Up, namespace: str, name: str) -> dict[str, Any]:
-    return up.get("vmi", name, "-n", namespace)
+def vmi_of(place: Place, namespace: str, name: str) -> dict[str, Any]:
+    return place.get("vmi", name, "-n", namespace)
 
 
-def boot_id(up: Up, namespace: str, name: str) -> str:
-    found = vmi_of(up, namespace, name)["status"]["hotvirt"]["bootId"]
+def boot_id(place: Place, namespace: str, name: str) -> str:
+    found = vmi_of(place, namespace, name)["status"]["hotvirt"]["bootId"]
     assert found
     return str(found)

@@ -1,0 +1,155 @@
+"""Sizes that do not fit, and a whole minute in which Hotvirt leaves them alone.
+
+Three machines that wait, for a node, a quota and a LimitRange, in a Hotvirt of their own on the driver that
+answers at once. They are brought to that before the other tests of this folder, and looked at after them: so
+the minute costs nothing. Only the audit log says how long it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from hotvirt.api import names
+from tests.kube import condition
+from tests.scenarios.place import Object, Write, demo_vm
+from tests.scenarios.shell import wait_for
+
+from .up import Up
+
+MINUTE = 60.0
+OURS = (names.CONTROLLER_USER, names.NODE_USER)
+BALLAST = "ballast"
+MACHINE_MEMORY = "1Gi"
+# The namespace, which is also the machine's name, and what it waits for.
+WAITS = {"node": "PodResizeDeferred", "quota": "ResourceQuota", "range": "LimitRange"}
+SOON = 60
+SETTLED_WITHIN = 5.0
+Eventually = Callable[..., Any]
+
+
+@dataclass
+class Waiting:
+    up: Up
+    boots: dict[str, str]
+    """The boot id of each."""
+    since: float
+    """When all were refused, and all was said about it."""
+
+    def vmi(self, name: str) -> Object:
+        return self.up.get("vmi", name, "-n", name)
+
+    def condition(self, name: str) -> Object:
+        return condition(self.vmi(name), "HotMemoryChange") or {}
+
+    def written_since(self, since: float) -> tuple[list[Write], float]:
+        """What Hotvirt has written but Leases, and how far the log has come."""
+        log = [each for each in self.up.audit() if each.time > since]
+        ours = [each for each in log if each.user in OURS and "leases" not in each.resource]
+        return ours, max((each.time for each in log), default=since)
+
+
+@pytest.fixture(scope="session")
+def waiting(
+    tmp_path_factory: pytest.TempPathFactory, kubectl_program: str, eventually: Eventually
+) -> Iterator[Waiting]:
+    folder = tmp_path_factory.mktemp("waiting")
+    disk = folder / "disk.img"
+    disk.write_bytes(bytes(1 << 20))
+    up = Up(folder / "state", kubectl_program)
+    up.start("--allocatable", "cpu=32,memory=8Gi", "--hypervisor", "instant")
+    try:
+        up.import_image(Up.demo_image, disk)
+        boots = bring_to_wait(up, eventually)
+        yield Waiting(up, boots, up.audit()[-1].time + SETTLED_WITHIN)
+    finally:
+        up.stop("--stop-vms")
+
+
+def bring_to_wait(up: Up, eventually: Eventually) -> dict[str, str]:
+    for name in WAITS:
+        up.kubectl("create", "namespace", name)
+        up.apply(demo_vm(name, name, memory={"guest": MACHINE_MEMORY}))
+    up.apply(demo_vm(BALLAST, memory={"guest": "3Gi"}))
+    for name in WAITS:
+        wait_for(up, name, f"vmi/{name}", "condition=AgentConnected")
+    wait_for(up, "default", f"vmi/{BALLAST}", "condition=AgentConnected")
+    boots = {name: boot_id(up, name) for name in WAITS}
+    up.apply(limit("ResourceQuota", "quota", {"hard": {"requests.memory": "2Gi"}}))
+    up.apply(limit("LimitRange", "range", {"limits": [{"type": "Pod", "max": {"memory": "2Gi"}}]}))
+    change = {"spec": {"template": {"spec": {"domain": {"memory": {"guest": "3Gi"}}}}}}
+    for name, reason in WAITS.items():
+        up.kubectl("patch", "vm", name, "-n", name, "--type=merge", "-p", json.dumps(change))
+        eventually(
+            lambda name=name, reason=reason: (
+                (condition(up.get("vmi", name, "-n", name), "HotMemoryChange") or {}).get("reason") == reason
+            ),
+            SOON,
+            f"{name} to say that it waits",
+        )
+    return boots
+
+
+def limit(kind: str, namespace: str, spec: Object) -> Object:
+    metadata = {"name": "most", "namespace": namespace}
+    return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def boot_id(up: Up, name: str) -> str:
+    return str(up.get("vmi", name, "-n", name)["status"]["hotvirt"]["bootId"])
+
+
+@pytest.mark.first
+def test_each_says_what_is_missing(waiting: Waiting):
+    missing = {
+        "node": f"capacity: {8 << 30}",
+        "quota": "exceeded quota: most, requested: requests.memory=",
+        "range": "maximum memory usage per Pod is 2Gi",
+    }
+    for name, text in missing.items():
+        message = waiting.condition(name)["message"]
+        assert message.startswith("memory 1Gi → 3Gi")
+        assert text in message
+
+
+@pytest.mark.last
+@pytest.mark.timeout(300)
+def test_nothing_but_leases_is_written_for_a_minute(waiting: Waiting, eventually: Eventually):
+    """As the log's own clock has it; the first write ends the wait."""
+
+    def a_minute_has_passed() -> bool:
+        written, until = waiting.written_since(waiting.since)
+        assert written == []
+        return until > waiting.since + MINUTE
+
+    eventually(a_minute_has_passed, MINUTE * 2, "a minute in the audit log")
+
+
+@pytest.mark.last
+def test_the_old_size_stays(waiting: Waiting):
+    for name in WAITS:
+        status = waiting.vmi(name)["status"]
+        assert status["memory"]["guestCurrent"] == MACHINE_MEMORY
+        assert status["hotvirt"]["granted"]["memory"] == MACHINE_MEMORY
+        assert status["hotvirt"]["bootId"] == waiting.boots[name]
+
+
+@pytest.mark.last
+def test_each_completes_by_itself_when_there_is_room(waiting: Waiting):
+    up = waiting.up
+    up.kubectl("delete", "vm", BALLAST)
+    done(waiting, "node")
+    up.apply(limit("ResourceQuota", "quota", {"hard": {"requests.memory": "4Gi"}}))
+    done(waiting, "quota")
+    up.kubectl("delete", "vm", "node", "-n", "node")
+    up.kubectl("delete", "limitrange", "most", "-n", "range")
+    done(waiting, "range")
+
+
+def done(waiting: Waiting, name: str) -> None:
+    wait_for(waiting.up, name, f"vmi/{name}", "jsonpath={.status.memory.guestCurrent}=3Gi", SOON)
+    assert waiting.vmi(name)["status"]["hotvirt"]["bootId"] == waiting.boots[name]
