@@ -27,6 +27,7 @@ from hotvirt.kube.client import Client
 from hotvirt.kube.events import Recorder
 from hotvirt.kube.informer import Informer
 from hotvirt.node.agent import NodeAgent
+from hotvirt.node.peers import in_pod_cgroup, of_our_user
 from hotvirt.plan.config import ClusterConfig, cluster_config
 from hotvirt.subresources.app import make_app
 
@@ -190,12 +191,23 @@ class Parts:
         driver: Driver = InstantDriver() if self._hypervisor == "instant" else QemuDriver()
         recorder = Recorder(self._agent_client, "hotvirt-node", self.node_name)
         self._agent = NodeAgent(
-            self._agent_client, self.node_name, self._state.path, {driver.name: driver}, recorder
+            self._agent_client,
+            self.node_name,
+            self._state.path,
+            {driver.name: driver},
+            recorder,
+            belongs=self._belongs,
         )
         try:
             await self._run("node agent", self._agent.run(), self._begun["node"].wait())
         finally:
             await recorder.close()
+
+    def _belongs(self, pid: int, pod_uid: str) -> bool:
+        """Whether a process is the Pod's own. Where there are no cgroups, all Pods are this user's."""
+        if self._node is not None and self._node.pods_in_cgroups:
+            return in_pod_cgroup(pid, pod_uid)
+        return of_our_user(pid, pod_uid)
 
 
 async def all_of(*runs: Coroutine[object, object, None]) -> None:

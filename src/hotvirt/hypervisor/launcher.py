@@ -119,7 +119,7 @@ def _ready_to_start() -> list[str]:
     handover, descriptors = receive_handover(listener)
     listener.close()
     network = _network(dict(handover.get("network") or {"kind": "none"}), descriptors, machine)
-    accel = str(handover.get("accel", "tcg"))
+    accel = _accelerator(str(handover.get("accel", "tcg")))
     version = tuple(int(part) for part in handover.get("version") or ())
     argv = command.argv(machine, accel=accel, network=network, files=files, version=version)
     _write_record(record | {"accel": accel, "network": network, "argv": argv, "notes": files.notes})
@@ -128,6 +128,14 @@ def _ready_to_start() -> list[str]:
     _forget(LAUNCHER_SOCKET)
     say(f"starting {machine.namespace}/{machine.name} with {accel}")
     return argv
+
+
+def _accelerator(given: str) -> str:
+    """What the node can do, as far as this Pod was given the device for it."""
+    if given == "kvm" and not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        say("this Pod has no /dev/kvm that it may use: the machine is emulated, which is slow")
+        return "tcg"
+    return given
 
 
 def receive_handover(listener: socket.socket) -> tuple[dict[str, Any], list[int]]:

@@ -12,29 +12,24 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
-from hotvirt.api import codec, names
-from hotvirt.api.kubevirt import KubeVirt, Obstacle, VirtualMachineInstance, VMIStatus
-from hotvirt.api.meta import now
+from hotvirt.api import names
+from hotvirt.api.kubevirt import KubeVirt, VirtualMachineInstance
 from hotvirt.api.pods import Pod
 from hotvirt.api.resources import KUBEVIRTS, PODS, VMIS
 from hotvirt.hypervisor import sockets
-from hotvirt.hypervisor.driver import Driver, DriverError, MachineGone, Observed, RunningMachine, Status
+from hotvirt.hypervisor.driver import Driver, DriverError, MachineGone
 from hotvirt.hypervisor.files import CONSOLE_SOCKET
 from hotvirt.kube.client import Client
 from hotvirt.kube.controller import Controller
 from hotvirt.kube.events import Recorder
 from hotvirt.kube.informer import Informer, Key
-from hotvirt.kube.patch import merge_diff
-from hotvirt.node import sizes
 from hotvirt.node.guest import STARTING_POLL, Guest
 from hotvirt.node.handover import HandoverError
 from hotvirt.node.inotify import FolderWatch
 from hotvirt.node.network import NetworkError
-from hotvirt.node.requests import carry_out
-from hotvirt.node.status import Seen, vmi_status
-from hotvirt.plan import change as plan_change
+from hotvirt.node.peers import Membership, StrangerError, in_pod_cgroup
+from hotvirt.node.turn import Turns
 from hotvirt.plan.config import ClusterConfig, cluster_config
 from hotvirt.plan.instance import compute_status
 from hotvirt.plan.machine import MachineError, machine_for
@@ -55,11 +50,16 @@ class NodeAgent:
         node_root: Path,
         drivers: Mapping[str, Driver],
         recorder: Recorder,
+        *,
+        belongs: Membership = in_pod_cgroup,
     ) -> None:
+        """`belongs` tells which processes are a Pod's own."""
         self._client = client
+        self._belongs = belongs
         self._root = node_root
         self._driver = next(iter(drivers.values()))
         self._recorder = recorder
+        self._turns = Turns(client, recorder)
         self._guests: dict[Key, Guest] = {}
         self._watch: FolderWatch | None = None
         self._vmis = Informer(
@@ -117,7 +117,7 @@ class NodeAgent:
             if not await guest.bring_up(pod.status.pod_ip, lambda: self._controller.queue.add(key)):
                 return guest.next_look_at_start()
             return await self._take_turn(vmi, pod, guest)
-        except (HandoverError, NetworkError, MachineError, DriverError) as error:
+        except (HandoverError, StrangerError, NetworkError, MachineError, DriverError) as error:
             self._recorder.event(vmi, "Warning", "SyncFailed", str(error))
             raise
         except MachineGone:
@@ -144,6 +144,7 @@ class NodeAgent:
                     machine_for(vmi),
                     self._watch,
                     lambda: self._controller.queue.add(key),
+                    self._belongs,
                 )
             except OSError as error:
                 log.debug("%s/%s: its run folder is not there yet: %s", *key, error)
@@ -159,102 +160,16 @@ class NodeAgent:
     async def _take_turn(self, vmi: VirtualMachineInstance, pod: Pod, guest: Guest) -> float | None:
         try:
             async with asyncio.timeout(LONGEST_TURN):
-                return await self._bring_to_spec(vmi, pod, guest)
+                return await self._turns.take(
+                    vmi, pod, guest, self._config().gate(names.GATE_IN_PLACE_HOTPLUG)
+                )
         except TimeoutError:
             raise DriverError(
                 f"the guest was not done within {LONGEST_TURN:g} s; it is tried again"
             ) from None
 
-    async def _bring_to_spec(self, vmi: VirtualMachineInstance, pod: Pod, guest: Guest) -> float | None:
-        running = guest.running
-        assert running is not None
-        await self._carry_out_requests(vmi, guest, running)
-        observed = await running.observe()
-        gate = self._config().gate(names.GATE_IN_PLACE_HOTPLUG)
-        claimed = _claimed(vmi, observed, guest.unplugs)
-        aim = sizes.aims(vmi, claimed, observed.memory.boot, gate)
-        vmi = await self._tell(vmi, pod, guest, observed, claimed.join(aim), vmi.status.hotvirt.obstacles)
-        observed, obstacles = await guest.sizer.step(running, observed, aim, guest.unplugs)
-        if guest.panicked:
-            guest.panicked = False
-            self._recorder.event(vmi, "Warning", "GuestPanicked", "The guest's kernel panicked.")
-        # Never below what the machine still has: that is given back only when it was seen to be gone.
-        claimed = aim.join(sizes.used(observed, guest.unplugs))
-        await self._tell(vmi, pod, guest, observed, claimed, obstacles)
-        if obstacles:
-            return sizes.LATER
-        if sizes.reached(observed) != aim and observed.status is Status.RUNNING:
-            return STARTING_POLL
-        return guest.next_look_at_agent(observed)
-
-    async def _tell(
-        self,
-        vmi: VirtualMachineInstance,
-        pod: Pod,
-        guest: Guest,
-        observed: Observed,
-        claimed: plan_change.Guest,
-        obstacles: tuple[Obstacle, ...],
-    ) -> VirtualMachineInstance:
-        """Write what is true. What is claimed stands in the API before it is taken."""
-        assert guest.running is not None
-        seen = Seen(
-            observed=observed,
-            accelerator=guest.accelerator,
-            hypervisor=guest.running.version,
-            boot_memory=guest.boot_memory,
-            pod_address=pod.status.pod_ip,
-            machine=guest.machine,
-            claimed=claimed.status(),
-            obstacles=obstacles,
-        )
-        status = vmi_status(vmi, seen, now())
-        written = await self._write(vmi, status)
-        if vmi.status.phase != status.phase:
-            self._recorder.event(vmi, "Normal", "Started", "VirtualMachineInstance started.")
-        return written
-
-    async def _carry_out_requests(
-        self, vmi: VirtualMachineInstance, guest: Guest, running: RunningMachine
-    ) -> None:
-        """They go from the API with the status that is written next."""
-        for request in vmi.status.hotvirt.requests:
-            problem = await carry_out(running, guest.folder, request)
-            if problem:
-                self._recorder.event(vmi, "Warning", "RequestFailed", f"{request.action}: {problem}")
-
     def _config(self) -> ClusterConfig:
         return cluster_config(self._settings.get(names.NAMESPACE, names.KUBEVIRT_NAME))
-
-    # Status
-
-    async def _write(self, vmi: VirtualMachineInstance, status: VMIStatus) -> VirtualMachineInstance:
-        """Write the difference, if there is one, on top of exactly what was read."""
-        difference = merge_diff(codec.builtins(vmi.status), codec.builtins(status))
-        if not difference:
-            return vmi
-        patch: dict[str, Any] = {
-            "metadata": {"resourceVersion": vmi.metadata.resource_version},
-            "status": difference,
-        }
-        return await self._client.patch(
-            VMIS,
-            vmi.metadata.name,
-            patch,
-            vmi.metadata.namespace,
-            kind="merge",
-            subresource="status",
-            cls=VirtualMachineInstance,
-        )
-
-
-def _claimed(vmi: VirtualMachineInstance, observed: Observed, unplugs: bool) -> plan_change.Guest:
-    """What stands in the VMI; what the machine has where nothing stands there yet."""
-    has = sizes.used(observed, unplugs)
-    stands = vmi.status.hotvirt.claimed
-    if stands is None:
-        return has
-    return plan_change.Guest(stands.vcpus, stands.memory.value if stands.memory else has.memory).join(has)
 
 
 def _creator(pod: Pod) -> Iterable[str]:

@@ -18,8 +18,11 @@ from hotvirt.hypervisor.qemu.command import QMP_SOCKET
 from hotvirt.hypervisor.sockets import NoSocket
 from hotvirt.node import network
 from hotvirt.node.dhcp import DhcpServer
+from hotvirt.node.folders import open_run_folder
 from hotvirt.node.handover import hand_over, lease_for, read_record
 from hotvirt.node.inotify import FolderWatch
+from hotvirt.node.looks import Looks
+from hotvirt.node.peers import Membership, pod_network
 from hotvirt.node.sizes import Sizer
 from hotvirt.plan.machine import Machine
 
@@ -28,14 +31,12 @@ STARTING_POLL, LONGEST_STARTING_POLL = 0.05, 1.0
 FIRST_AGENT_DELAY, LONGEST_AGENT_DELAY = 0.5, 30.0
 
 
-def run_folder(node_root: Path, pod_uid: str) -> Path:
-    """As the kubelet lays out a Pod's volumes."""
-    return node_root / "pods" / pod_uid / "volumes" / "kubernetes.io~empty-dir" / "run"
-
-
 class Guest:
-    def __init__(self, pod_uid: str, folder: int, driver: Driver, machine: Machine) -> None:
+    def __init__(
+        self, pod_uid: str, folder: int, driver: Driver, machine: Machine, belongs: Membership
+    ) -> None:
         self.pod_uid = pod_uid
+        self._belongs = belongs
         self.folder = folder
         self.driver = driver
         self.machine = machine
@@ -45,6 +46,7 @@ class Guest:
         self.panicked = False
         self.agent_delay = FIRST_AGENT_DELAY
         self.sizer = Sizer()
+        self.looks = Looks()
         self.handed_over = False
         self._starting_since = time.monotonic()
         self._dhcp: DhcpServer | None = None
@@ -59,11 +61,11 @@ class Guest:
         machine: Machine,
         watch: FolderWatch,
         stirred: Callable[[], None],
+        belongs: Membership,
     ) -> Guest:
         """Raises OSError while the node has not made the folder."""
-        path = run_folder(node_root, pod.metadata.uid)
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        guest = cls(pod.metadata.uid, folder, driver, machine)
+        folder = open_run_folder(node_root, pod.metadata.uid)
+        guest = cls(pod.metadata.uid, folder, driver, machine, belongs)
         try:
             guest._stop_watching = watch.watch(folder, stirred)
         except OSError:
@@ -139,7 +141,9 @@ class Guest:
 
     async def _hand_over(self, address: str) -> None:
         try:
-            given = await hand_over(self.folder, self.driver, self.machine, address)
+            given = await hand_over(
+                self.folder, self.driver, self.machine, address, self.pod_uid, self._belongs
+            )
         except NoSocket:
             return  # an agent before us has handed over, and the launcher is about to start the machine
         self.handed_over = True
@@ -151,22 +155,27 @@ class Guest:
     async def _adopt(self) -> None:
         """What a machine that runs already was started with, and the DHCP that it may still ask for."""
         assert self.running is not None
+        namespace = None
+        if self.driver.has_process:  # also where it is not needed: a stranger is not adopted
+            namespace = pod_network(self.running.pid, self.pod_uid, self._belongs)
+        try:
+            await self._adopt_in(namespace)
+        finally:
+            if namespace is not None:
+                os.close(namespace)
+
+    async def _adopt_in(self, namespace: int | None) -> None:
         record = read_record(self.folder)
         self.accelerator = str(record.get("accel") or await self.driver.accelerator())[:16]
         self.boot_memory = _boot_memory(record) or self.machine.memory.boot + self.machine.memory.plugged
         kind = record.get("network", {}).get("kind") if isinstance(record.get("network"), dict) else None
-        if kind != "tap" or self._dhcp is not None or not self.machine.interfaces or not self.running.pid:
+        if kind != "tap" or self._dhcp is not None or not self.machine.interfaces or namespace is None:
             return
-        namespace = network.open_namespace(self.running.pid)
-        if namespace is None:
-            return
-        try:
-            endpoint, mtu = await network.open_dhcp_socket(namespace)
-        finally:
-            os.close(namespace)
+        endpoint, mtu = await network.open_dhcp_socket(namespace)
         self._dhcp = DhcpServer(endpoint, lease_for(self.machine, record, mtu))
 
     def _on_change(self, change: Change, stirred: Callable[[], None]) -> None:
+        self.looks.forget()
         if change is Change.PANICKED:
             self.panicked = True
         stirred()
@@ -177,6 +186,7 @@ class Guest:
             self._dhcp = None
 
     def _forget_machine(self) -> None:
+        self.looks.forget()
         if self.running is not None:
             self.running.close()
             self.running = None

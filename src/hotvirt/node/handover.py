@@ -1,7 +1,7 @@
 """The hand-over to a launcher: the accelerator, and the network in the form that its Pod allows.
 
 The launcher is in a tenant's Pod. Its socket is found without following links, and who listens there must be
-who owns the socket file; the Pod's network namespace is that of the listening process.
+a process of that Pod and own the socket file; the Pod's network namespace is that of the listening process.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from hotvirt.hypervisor.files import LAUNCHER_SOCKET, MACHINE_FILE
 from hotvirt.hypervisor.qemu.command import GATEWAY_ADDRESS, GUEST_ADDRESS
 from hotvirt.node import network
 from hotvirt.node.dhcp import Lease
+from hotvirt.node.peers import Membership, peer_network
 from hotvirt.plan.machine import Interface, Machine
 
 MAX_RECORD = 1 << 20
@@ -43,18 +44,21 @@ class Given:
     lease: Lease | None = None
 
 
-async def hand_over(folder: int, driver: Driver, machine: Machine, address: str) -> Given:
-    """Give the launcher in this run folder what it needs. `address` is the Pod's."""
+async def hand_over(
+    folder: int, driver: Driver, machine: Machine, address: str, pod_uid: str, belongs: Membership
+) -> Given:
+    """Give the launcher in this run folder what it needs. `address` and `pod_uid` are the Pod's."""
     accel = await driver.accelerator()
     record = read_record(folder)
     connection = await sockets.connect(folder, LAUNCHER_SOCKET)
     descriptors: list[int] = []
     try:
-        pid, uid = sockets.peer(connection)
+        _, uid = sockets.peer(connection)
         owner = os.stat(LAUNCHER_SOCKET, dir_fd=folder, follow_symlinks=False).st_uid
         if uid != owner:
             raise HandoverError(f"{LAUNCHER_SOCKET} belongs to user {owner} and user {uid} listens on it")
-        given = await _network_for(connection, pid, machine, address, record, accel, descriptors)
+        namespace = peer_network(connection, pod_uid, belongs)
+        given = await _network_for(namespace, machine, address, record, accel, descriptors)
         version = await driver.version()
         message = json.dumps({"accel": accel, "network": given.network, "version": version}).encode() + b"\n"
         # A few hundred bytes into an empty socket: it cannot block.
@@ -67,44 +71,28 @@ async def hand_over(folder: int, driver: Driver, machine: Machine, address: str)
 
 
 async def _network_for(
-    connection: socket.socket,
-    pid: int,
+    namespace: int | None,
     machine: Machine,
     address: str,
     record: dict[str, Any],
     accel: str,
     descriptors: list[int],
 ) -> Given:
-    if not machine.interfaces:
-        return Given(accel, {"kind": "none"})
-    card = machine.interfaces[0]
-    namespace = network.open_namespace(pid)
-    if not _is_there(connection):
-        # Its process id may be somebody else's by now, and so may the namespace.
-        if namespace is not None:
-            os.close(namespace)
-        raise HandoverError("the launcher ended before it could be given a network")
-    if namespace is None:
-        return Given(accel, shared_network(card, address))
+    """Takes over `namespace`, the Pod's; None when that is our own too."""
     try:
+        if not machine.interfaces:
+            return Given(accel, {"kind": "none"})
+        card = machine.interfaces[0]
+        if namespace is None:
+            return Given(accel, shared_network(card, address))
         made = await network.make_guest_network(namespace, card.ports)
     finally:
-        os.close(namespace)
+        if namespace is not None:
+            os.close(namespace)
     descriptors.append(made.tap)
     if accel == "kvm" and os.access("/dev/vhost-net", os.R_OK | os.W_OK):
         descriptors.append(os.open("/dev/vhost-net", os.O_RDWR | os.O_CLOEXEC))
     return Given(accel, {"kind": "tap"}, made.dhcp, lease_for(machine, record, made.mtu))
-
-
-def _is_there(connection: socket.socket) -> bool:
-    """A launcher says nothing before it got its line: the only thing to read from it is its end."""
-    try:
-        connection.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def shared_network(card: Interface, address: str) -> dict[str, Any]:

@@ -53,19 +53,31 @@ class GuestNetwork:
         self.dhcp.close()
 
 
-def own_namespace() -> tuple[int, int]:
-    found = Path("/proc/self/ns/net").stat()
-    return found.st_dev, found.st_ino
-
-
 def open_namespace(pid: int) -> int | None:
-    """The network namespace of a process; None when it is the one we are in ourselves."""
-    descriptor = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    """The network namespace of a process; None when it is the one we are in ourselves.
+
+    The node's own is refused: a guest's network takes over what arrives in its namespace.
+    """
+    try:
+        descriptor = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise NetworkError(f"cannot find the network of process {pid}: {error.strerror}") from error
     found = os.fstat(descriptor)
-    if (found.st_dev, found.st_ino) == own_namespace():
+    if _is_namespace_of("self", found):
         os.close(descriptor)
         return None
+    if _is_namespace_of("1", found):
+        os.close(descriptor)
+        raise NetworkError("the Pod is in its node's own network: a machine needs a network of its own")
     return descriptor
+
+
+def _is_namespace_of(process: str, found: os.stat_result) -> bool:
+    try:
+        its = Path(f"/proc/{process}/ns/net").stat()
+    except PermissionError:  # not root: then the network of a Pod cannot be entered anyway
+        return False
+    return os.path.samestat(its, found)
 
 
 async def inside(

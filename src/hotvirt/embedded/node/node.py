@@ -76,6 +76,12 @@ class EmbeddedNode:
         assert self._context is not None
         return self._context.runtime
 
+    @property
+    def pods_in_cgroups(self) -> bool:
+        """Whether each Pod has a cgroup of its own here."""
+        runtime = self._context.runtime if self._context is not None else None
+        return isinstance(runtime, ProcessRuntime) and runtime.cgroups.usable
+
     async def run(self) -> None:
         """Until cancelled. Pods go on running."""
         for folder in ("pods", "volumes", "images"):
