@@ -22,6 +22,7 @@ import yaml
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 READY_WITHIN = 120.0
+LIBC = ctypes.CDLL(None)
 
 
 @dataclass
@@ -109,10 +110,14 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def start_process(command: list[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a server that dies with the test run, however that ends."""
-    libc = ctypes.CDLL(None)
+def die_with_parent() -> None:
+    """For preexec_fn: the process is killed when the one that started it ends, however that ends."""
     pr_set_pdeathsig = 1
+    LIBC.prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def start_process(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a server that dies with the test run."""
     with log.open("wb") as output:
         return subprocess.Popen(
             command,
@@ -120,7 +125,7 @@ def start_process(command: list[str], log: Path) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=output,
             start_new_session=True,
-            preexec_fn=lambda: libc.prctl(pr_set_pdeathsig, signal.SIGKILL),
+            preexec_fn=die_with_parent,
         )
 
 
