@@ -97,6 +97,30 @@ CRDS: Final = Resource(
     ("crd", "crds"),
     ("api-extensions",),
 )
+# What Hotvirt meets on a cluster only
+DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "deployment", "Deployment", True, ("deploy",))
+MUTATINGWEBHOOKS: Final = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "mutatingwebhookconfiguration",
+    "MutatingWebhookConfiguration",
+    False,
+)
+VALIDATINGWEBHOOKS: Final = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    "validatingwebhookconfiguration",
+    "ValidatingWebhookConfiguration",
+    False,
+)
+APISERVICES: Final = Resource(
+    "apiregistration.k8s.io", "v1", "apiservices", "apiservice", "APIService", False
+)
+SUBJECTACCESSREVIEWS: Final = Resource(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "subjectaccessreview", "SubjectAccessReview", False
+)
 
 CUSTOM: Final = (VMS, VMIS, VMIMS, KUBEVIRTS, DATAVOLUMES)
 ALL: Final = (

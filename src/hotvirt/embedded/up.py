@@ -7,7 +7,6 @@ of its own. A part that crashes is started again beside the others. Ending this 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import platform
@@ -28,6 +27,7 @@ from hotvirt.api.resources import KUBEVIRTS, NAMESPACES, NODES, Resource
 from hotvirt.kube.client import Client
 from hotvirt.kube.config import ClientConfig
 from hotvirt.kube.errors import AlreadyExists, ApiError, NotFound
+from hotvirt.kube.memory import quiet_the_collector
 
 from .apiserver.server import ApiServer
 from .apiserver.store import Store, StoreError
@@ -209,13 +209,6 @@ def node_name(state: StateDir) -> str:
     name = re.sub(r"[^a-z0-9.-]+", "-", platform.node().lower()).strip("-.")[:63] or "node"
     write_atomically(file, f"{name}\n".encode(), 0o644)
     return name
-
-
-def quiet_the_collector() -> None:
-    """Caches are large and live for ever: the collector need not walk them again and again."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
 
 
 def log_to(path: Path) -> None:
