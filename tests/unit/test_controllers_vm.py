@@ -4,7 +4,7 @@ import pytest
 import pytest_asyncio
 
 from hotvirt.api import names
-from hotvirt.api.resources import CONTROLLERREVISIONS, DATAVOLUMES, PVCS, VMIS, VMS
+from hotvirt.api.resources import CONTROLLERREVISIONS, CRDS, DATAVOLUMES, PVCS, VMIS, VMS
 from hotvirt.kube.errors import NotFound
 from hotvirt.plan.revision import firmware_uuid, mac_address
 from tests.inprocess import controlled, quick_folder, vm_manifest
@@ -222,6 +222,25 @@ async def test_data_volumes_are_made_and_owned(world):
     await cluster.patch(DATAVOLUMES, "data", {"status": {"phase": "Succeeded"}}, status=True)
     vmi = await node.boot("one")
     assert condition(vmi, "DataVolumesReady")["status"] == "True"
+    await cluster.until(VMS, "one", shows("Running"))
+
+
+async def test_without_cdi_a_vm_says_so_and_a_claim_of_that_name_does(world):
+    cluster, node = world
+    await cluster.admin.delete(CRDS, DATAVOLUMES.group_resource)
+    await cluster.gone(CRDS, DATAVOLUMES.group_resource)
+    template = {
+        "metadata": {"name": "data"},
+        "spec": {"source": {"blank": {}}, "storage": {"resources": {"requests": {"storage": "1Gi"}}}},
+    }
+    manifest = vm_manifest("one", dataVolumeTemplates=[template])
+    manifest["spec"]["template"]["spec"]["volumes"].append({"name": "data", "dataVolume": {"name": "data"}})
+    await cluster.create(VMS, manifest)
+    vm = await cluster.until(VMS, "one", lambda each: condition(each, "Failure"))
+    assert "install CDI, or make a claim of that name" in condition(vm, "Failure")["message"]
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    await cluster.create(PVCS, {"metadata": {"name": "data"}, "spec": claim})
+    await node.boot("one")
     await cluster.until(VMS, "one", shows("Running"))
 
 

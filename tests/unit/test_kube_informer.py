@@ -150,6 +150,23 @@ async def test_a_watch_too_old_is_listed_anew_and_the_difference_told() -> None:
         assert told == [("goes", None), ("changes", "changes")]
 
 
+async def test_a_resource_that_is_not_served_has_no_objects_until_it_is() -> None:
+    api = TinyApi()
+    await api.put("configmaps", config_map("one"))
+
+    async def unknown(request: web.Request) -> web.StreamResponse:
+        return status(404, "NotFound", "the server could not find the requested resource")
+
+    api.interfere = unknown
+    async with watched(api, optional=True) as it:
+        assert it.informer.list() == []
+        api.interfere = None
+        await it.until(lambda: it.data("one") == {})
+        api.interfere = unknown
+        await api.end_watches()
+        await it.until(lambda: it.informer.list() == [])
+
+
 async def test_a_connection_that_is_silent_for_too_long_is_dropped() -> None:
     api = TinyApi()
     silent = asyncio.Event()

@@ -57,7 +57,8 @@ class Caches:
         )
         self.nodes: Informer[Node] = of(NODES, Node)
         self.claims: Informer[PersistentVolumeClaim] = of(PVCS, PersistentVolumeClaim)
-        self.data_volumes: Informer[DataVolume] = of(DATAVOLUMES, DataVolume)
+        # On a cluster they are CDI's: without it there are none, and claims do.
+        self.data_volumes: Informer[DataVolume] = of(DATAVOLUMES, DataVolume, optional=True)
         self.quotas: Informer[ResourceQuota] = of(RESOURCEQUOTAS, ResourceQuota)
         self.limit_ranges: Informer[LimitRange] = of(LIMITRANGES, LimitRange)
         self.kubevirts: Informer[KubeVirt] = of(KUBEVIRTS, KubeVirt)

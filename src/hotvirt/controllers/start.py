@@ -19,6 +19,7 @@ from hotvirt.plan.revision import LABEL_VM_UID, start_revision, with_stable_name
 from .caches import Caches
 
 START_PAUSED = "Paused"
+NO_CDI = "this cluster has no DataVolumes; install CDI, or make a claim of that name yourself"
 
 
 class Starter:
@@ -66,8 +67,9 @@ class Starter:
             await self._client.create(DATAVOLUMES, codec.without_nulls(wanted), vm.metadata.namespace)
         except AlreadyExists:
             return None
-        except (Forbidden, Invalid, BadRequest) as error:
-            message = f"Error creating DataVolume {metadata['name']}: {error.message}"
+        except (Forbidden, Invalid, BadRequest, NotFound) as error:
+            why = NO_CDI if isinstance(error, NotFound) else error.message
+            message = f"Error creating DataVolume {metadata['name']}: {why}"
             self._recorder.event(vm, "Warning", "FailedDataVolumeCreate", message)
             return Problem(FAILED_CREATE, message)
         self._recorder.event(

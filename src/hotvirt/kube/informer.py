@@ -23,7 +23,7 @@ from hotvirt.api.resources import Resource
 
 from .backoff import Backoff
 from .client import INACTIVITY, Client
-from .errors import ApiError, Gone
+from .errors import ApiError, Gone, NotFound
 
 T = TypeVar("T")
 Key = tuple[str, str]
@@ -69,14 +69,17 @@ class Informer(Generic[T]):
         label_selector: str = "",
         field_selector: str = "",
         indexes: Mapping[str, IndexFunction[T]] | None = None,
+        optional: bool = False,
         page_size: int = 500,
         inactivity: float = INACTIVITY,
         backoff: Backoff | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         rng: Callable[[], float] = random.random,
     ) -> None:
+        """`optional`: the cluster may not serve this resource, now or ever: then it has no objects."""
         self.resource = resource
         self.namespace = namespace
+        self._optional = optional
         self._client = client
         self._cls = cls
         self._label_selector = label_selector
@@ -169,6 +172,14 @@ class Informer(Generic[T]):
             except Gone:
                 log.debug("%s: the resourceVersion is too old, listing again", self.resource.group_resource)
                 self._version = None
+            except NotFound as error:
+                self._version = None
+                if self._optional:
+                    log.debug("%s is not served here: %s", self.resource.group_resource, error)
+                    self._replace({})
+                    self._synced.set()
+                else:
+                    log.warning("%s is not served here yet: %s", self.resource.group_resource, error)
             except ApiError as error:
                 log.warning("%s: watching failed, will try again: %s", self.resource.group_resource, error)
             except Exception:
@@ -309,6 +320,7 @@ class Informers:
         label_selector: str = "",
         field_selector: str = "",
         indexes: Mapping[str, IndexFunction[T]] | None = None,
+        optional: bool = False,
     ) -> Informer[T]:
         """The shared informer; asked for again with more indexes, it gets them too (before it runs)."""
         identity = (resource, cls, namespace, label_selector, field_selector)
@@ -320,6 +332,7 @@ class Informers:
                 namespace=namespace,
                 label_selector=label_selector,
                 field_selector=field_selector,
+                optional=optional,
             )
         informer: Informer[T] = self._informers[identity]
         informer.add_indexes(indexes or {})
