@@ -53,3 +53,26 @@ readinessProbe:
   periodSeconds: 5
   timeoutSeconds: 5
 {{- end }}
+
+{{/* Both components see for themselves, before they touch anything, that no other KubeVirt is there. */}}
+{{- define "hotvirt.lookAround" -}}
+- apiGroups: [apps]
+  resources: [deployments]
+  resourceNames: [virt-operator, virt-controller]
+  verbs: [list]
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  resourceNames:
+    - kubevirts.kubevirt.io
+    - virtualmachines.kubevirt.io
+    - virtualmachineinstances.kubevirt.io
+    - virtualmachineinstancemigrations.kubevirt.io
+  verbs: [get]
+{{- end }}
+
+{{/* Most updates of a machine are of its labels or finalizers, about which there is nothing to say. */}}
+{{- define "hotvirt.changesTheSpec" -}}
+matchConditions:
+  - name: changes-the-spec
+    expression: 'request.operation != "UPDATE" || object.spec != oldObject.spec'
+{{- end }}
