@@ -24,6 +24,8 @@ MIB = 1 << 20
 # What the launcher becomes: writes down how it was started, listens on stop.sock, talks on serial.sock.
 STAND_IN = """#!{python}
 import json, os, socket, sys
+if sys.argv[1:] == ["--version"]:
+    sys.exit(print("QEMU emulator version 9.2.0 (stand-in)"))
 with open("started.new", "w") as file:
     links = {{}}
     for fd in os.listdir("/proc/self/fd"):
@@ -142,6 +144,17 @@ def test_the_whole_life_of_a_machine(pod: Pod) -> None:
     output, _ = log.communicate(timeout=10)
     assert log.returncode == 0
     assert output == b"hello from the guest\r\ngoodbye\r\n"
+
+
+@pytest.mark.parametrize(("given", "option"), [([9, 1, 2], "reconnect=1"), ([], "reconnect-ms=1000")])
+def test_without_a_version_from_the_agent_it_asks_its_own_hypervisor(
+    pod: Pod, given: list[int], option: str
+) -> None:
+    """The node agent of a cluster has none to ask; the stand-in says 9.2."""
+    pod.start("console-log", stdout=subprocess.DEVNULL)
+    pod.start("run")
+    pod.hand_over({"accel": "tcg", "version": given, "network": {"kind": "none"}})
+    assert any(option in word for word in pod.started()["argv"])
 
 
 def test_it_starts_without_the_libraries_that_take_long(pod: Pod) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 MAX_HANDOVER = 64 * 1024
 MAX_DESCRIPTORS = 8
 CONSOLE_WAIT = 5.0
-USAGE = "usage: hotvirt-launcher run | stop | console-log"
+USAGE = "usage: hotvirt-launcher run | stop | console-log | probe"
 
 
 class LauncherError(RuntimeError):
@@ -60,6 +60,10 @@ def main() -> None:
         from hotvirt.hypervisor import console_log
 
         sys.exit(console_log.serve())
+    if verb == "probe":
+        from hotvirt.hypervisor.qemu import accel
+
+        sys.exit(accel.probe())
     sys.stderr.write(USAGE + "\n")
     sys.exit(2)
 
@@ -120,7 +124,8 @@ def _ready_to_start() -> list[str]:
     listener.close()
     network = _network(dict(handover.get("network") or {"kind": "none"}), descriptors, machine)
     accel = _accelerator(str(handover.get("accel", "tcg")))
-    version = tuple(int(part) for part in handover.get("version") or ())
+    # The node agent of a cluster has no QEMU of its own to ask.
+    version = tuple(int(part) for part in handover.get("version") or own_version())
     argv = command.argv(machine, accel=accel, network=network, files=files, version=version)
     _write_record(record | {"accel": accel, "network": network, "argv": argv, "notes": files.notes})
     if machine.serial_console:
@@ -136,6 +141,20 @@ def _accelerator(given: str) -> str:
         say("this Pod has no /dev/kvm that it may use: the machine is emulated, which is slow")
         return "tcg"
     return given
+
+
+def own_version() -> tuple[int, ...]:
+    reader, writer = os.pipe()
+    to_stdout = (os.POSIX_SPAWN_DUP2, writer, 1)
+    try:
+        pid = os.posix_spawnp(command.QEMU, [command.QEMU, "--version"], os.environ, file_actions=[to_stdout])
+    except OSError as error:
+        raise LauncherError(f"cannot start {command.QEMU}: {error.strerror}") from error
+    os.close(writer)
+    with os.fdopen(reader, errors="replace") as output:
+        version = command.version_in(output.read(4096))
+    os.waitpid(pid, 0)
+    return version
 
 
 def receive_handover(listener: socket.socket) -> tuple[dict[str, Any], list[int]]:

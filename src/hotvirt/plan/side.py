@@ -19,7 +19,7 @@ from hotvirt.plan.resources import Resources, qos_class
 TOOLS_VOLUME: Final = "tools"
 TOOLS_DIR: Final = "/hotvirt-tools"
 _BUSYBOX: Final = f"{TOOLS_DIR}/busybox"
-_BUSYBOX_OF_LAUNCHER: Final = "/bin/busybox"
+_BUSYBOX_OF_LAUNCHER: Final = "/usr/bin/busybox"
 DISK_FOLDER: Final = "/disk"
 """Where the image of a containerDisk has its disk, unless the VM says otherwise."""
 

@@ -4,7 +4,9 @@ That `/dev/kvm` opens says little: inside some virtual machines it opens and the
 instruction it has to emulate. So a tiny guest is run on it: 230 bytes of firmware that go from real mode to
 long mode, use what every kernel uses (CPUID, SSE, `lock cmpxchg16b`) a thousand times, and end QEMU with a
 code of its own. Anything else, or nothing within the deadline, means TCG. The answer holds until the
-machine boots again.
+machine boots again. On a cluster the node agent's image has no QEMU: there an init container with the image
+of the launcher finds it out (`hotvirt-launcher probe`) and leaves the answer where the agent looks. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import tempfile
 from pathlib import Path
 
-from hotvirt.hypervisor.qemu.command import OLDEST, QEMU
+from hotvirt.hypervisor.qemu.command import QEMU, version_in
 
+CACHE_VARIABLE = "HOTVIRT_CACHE"
 DEADLINE = 2.5
 KVM, TCG = "kvm", "tcg"
 _SUCCESS = 85  # isa-debug-exit makes (value << 1) | 1 of the 0x2a that the probe writes
@@ -54,22 +56,35 @@ async def accelerator() -> str:
 
 
 async def qemu_version() -> tuple[int, ...]:
-    """(7, 2, 22), say; the oldest that we support where it cannot be found out."""
+    """(7, 2, 22), say; the oldest that we support where it cannot be found out; empty without a QEMU here."""
     global _version
     if _version is None:
-        process = await asyncio.create_subprocess_exec(
-            QEMU, "--version", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                QEMU, "--version", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+            )
+        except FileNotFoundError:
+            _version = ()
+            return _version
         text, _ = await process.communicate()
-        found = re.search(rb"version (\d+)\.(\d+)\.(\d+)", text)
-        _version = tuple(int(part) for part in found.groups()) if found else OLDEST
+        _version = version_in(text.decode(errors="replace"))
     return _version
 
 
 async def _find_out() -> str:
-    found = KVM if os.access("/dev/kvm", os.R_OK | os.W_OK) and await works(KVM) else TCG
+    try:
+        found = KVM if os.access("/dev/kvm", os.R_OK | os.W_OK) and await works(KVM) else TCG
+    except FileNotFoundError:
+        return TCG  # no QEMU to find it out with
     _remember(found)
     return found
+
+
+def probe() -> int:
+    """`hotvirt-launcher probe`: find it out and leave the answer for the node agent."""
+    found = asyncio.run(_find_out())
+    print(f"guests run with {found} on this node")
+    return 0
 
 
 async def works(accel: str, deadline: float = DEADLINE) -> bool:
@@ -105,8 +120,9 @@ def _boot_id() -> str:
 
 
 def _cache_file() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "hotvirt" / "accelerator.json"
+    own = os.environ.get(CACHE_VARIABLE)
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hotvirt"
+    return (Path(own) if own else base) / "accelerator.json"
 
 
 def _remembered() -> str | None:

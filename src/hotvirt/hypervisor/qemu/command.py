@@ -102,6 +102,14 @@ def argv(
     ]
 
 
+def version_in(text: str) -> tuple[int, ...]:
+    """(7, 2, 22), say, from what QEMU prints of itself; the oldest that we support where it says nothing."""
+    words = text.split()
+    number = words[words.index("version") + 1] if "version" in words[:-1] else ""
+    parts = number.split(".")[:3]
+    return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else OLDEST
+
+
 def cpu_model(cpu: Cpu, accel: str) -> str:
     """QEMU's name of the CPU model. Without KVM there is no host CPU to pass through: `max` is all that TCG
     can do.
