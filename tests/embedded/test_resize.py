@@ -27,6 +27,8 @@ from tests.faults.resizing import boot_id, edit, machine, pod_of, reason, rests
 from tests.inprocess import Cluster
 from tests.kube import Object, condition
 
+from .tiny_os import make_disk
+
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1800)]
 
 NAME = "busy"
@@ -34,16 +36,19 @@ BOOT, SLOW = 240.0, 400.0
 TIMES = int(os.environ.get("HOTVIRT_SOAK", "0")) // 10 or 3
 # The guest works: a CPU, the page cache and its own files. Not without a pause: under emulation, on two
 # cores, it would only be waited for.
-USER_DATA = """#!/bin/sh
+USER_DATA = r"""#!/bin/sh
 (while :; do nice head -c 3000000 /dev/urandom; sleep 0.2; done >/dev/null) &
 (while :; do dd if=/dev/zero of=/tmp/fill bs=1M count=150; cat /dev/vda; sleep 2; done >/dev/null 2>&1) &
-cat >/www/cgi-bin/no-agent <<'END'
-#!/bin/sh
-rm -f /dev/virtio-ports/org.qemu.guest_agent.0
-killall qemu-ga
-printf 'Content-Type: application/json\\r\\n\\r\\n{"done": true}'
+page() { # NAME COMMANDS: a page that has them done
+    printf '#!/bin/sh\n%s\n' "$2" >/www/cgi-bin/$1
+    cat >>/www/cgi-bin/$1 <<'END'
+printf 'Content-Type: application/json\r\n\r\n{"done": true}'
 END
-chmod 755 /www/cgi-bin/no-agent
+    chmod 755 /www/cgi-bin/$1
+}
+page no-agent 'rm -f /dev/virtio-ports/org.qemu.guest_agent.0; killall qemu-ga'
+page stubborn 'echo offline >/sys/devices/system/memory/auto_online_blocks; mount -o remount,ro /sys'
+page willing 'mount -o remount,rw /sys'
 """
 
 
@@ -175,6 +180,33 @@ async def test_down_and_up_under_load(guest: Guest):
         await guest.becomes(4, "1Gi")
 
 
+async def test_a_guest_that_never_brings_anything_online(guest: Guest):
+    """Its agent answers, and can change nothing. It is asked again, so it may come to its senses."""
+    await guest.ask("stubborn")
+    await edit(guest.cluster, NAME, 6, "2Gi")
+    vmi = await guest.cluster.until(
+        VMIS,
+        NAME,
+        lambda each: (
+            reason("HotVCPUChange", "NotOnline")(each) and reason("HotMemoryChange", "NotOnline")(each)
+        ),
+        SLOW,
+    )
+    assert "the guest uses 4 vCPUs of 6" in condition(vmi, "HotVCPUChange")["message"]
+    assert "the guest has 1Gi of 2Gi" in condition(vmi, "HotMemoryChange")["message"]
+    status = vmi["status"]
+    assert status["currentCPUTopology"]["sockets"] == 4
+    assert status["hotvirt"]["vcpus"] == {"plugged": 6, "online": 4}
+    assert (status["memory"]["guestCurrent"], status["memory"]["guestRequested"]) == ("1Gi", "2Gi")
+    facts = await guest.ask("facts")
+    assert (facts["cpus_online"], facts["boot_id"]) == (4, guest.boot)
+    assert facts["mem_total_kb"] < 1 << 20
+    await guest.ask("willing")
+    await guest.becomes(6, "2Gi")
+    await edit(guest.cluster, NAME, 4, "1Gi")
+    await guest.becomes(4, "1Gi")
+
+
 async def test_a_guest_whose_agent_is_gone_ends_in_a_true_status(guest: Guest):
     """Runs last: it is not brought back."""
     await guest.ask("no-agent")
@@ -188,6 +220,24 @@ async def test_a_guest_whose_agent_is_gone_ends_in_a_true_status(guest: Guest):
     # Nobody can say which of those that are plugged the guest uses: all of them count.
     assert vmi["status"]["currentCPUTopology"]["sockets"] == vmi["status"]["hotvirt"]["vcpus"]["plugged"]
     assert "online" not in vmi["status"]["hotvirt"]["vcpus"]
+
+
+async def test_a_guest_that_never_had_an_agent(world: Machines, tmp_path: Path):
+    """vCPUs are given and counted as the hypervisor has them; nobody says that the guest uses them."""
+    world.images.import_image("my/os:1", make_disk(tmp_path / "disk.img"))
+    wanted = machine("silent", 1, "64Mi")
+    wanted["spec"]["template"]["spec"]["volumes"][0]["containerDisk"]["image"] = "my/os:1"
+    await world.cluster.create(VMS, wanted)
+    vmi = await world.cluster.until(VMIS, "silent", reason("Resizable", "NoGuestAgent"), BOOT)
+    assert vmi["status"]["hotvirt"]["vcpus"] == {"plugged": 1}
+    await edit(world.cluster, "silent", 3)
+    vmi = await rests(world.cluster, "silent", 3, "64Mi", SLOW)
+    assert vmi["status"]["hotvirt"]["vcpus"] == {"plugged": 3}
+    await edit(world.cluster, "silent", 2)
+    vmi = await world.cluster.until(VMIS, "silent", reason("HotVCPUChange", "NoGuestAgent"), SLOW)
+    assert vmi["status"]["currentCPUTopology"]["sockets"] == 3
+    pod = await pod_of(world.cluster, "silent")
+    assert pod.spec.containers[0].resources.requests["cpu"].milli == 300, "the Pod covers what is plugged"
 
 
 async def test_below_the_size_at_boot_with_min_guest(world: Machines, tmp_path: Path):

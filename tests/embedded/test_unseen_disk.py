@@ -8,26 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .tiny_os import SAYS, make_disk
 from .up import Up
-
-SAYS = b"an operating system of 512 bytes\r\n"
-# Real mode: writes the text to the first serial port, byte by byte, and halts.
-#   mov si, text; next: lodsb; test al, al; jz end; mov dx, 0x3f8; out dx, al; jmp next; end: hlt; jmp end
-CODE = bytes.fromhex("be 14 7c fc ac 84 c0 74 06 ba f8 03 ee eb f5 f4 eb fd 90 90")
-
-
-def boot_sector() -> bytes:
-    return (CODE + SAYS + b"\0").ljust(510, b"\0") + b"\x55\xaa"
 
 
 def test_it_boots_and_its_serial_output_is_in_the_log(
     up: Up, namespace: str, tmp_path: Path, eventually: Callable[..., Any]
 ) -> None:
-    raw, disk = tmp_path / "raw.img", tmp_path / "disk.img"
-    raw.write_bytes(boot_sector().ljust(1 << 20, b"\0"))
+    disk = tmp_path / "disk.img"
+    raw = make_disk(tmp_path / "raw.img")
     subprocess.run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", raw, disk], check=True)
-    imported = up.hotvirt("image", "import", "my/os:1", str(disk))
-    assert imported.returncode == 0, imported.stderr
+    up.import_image("my/os:1", disk)
     template = {
         "domain": {
             "memory": {"guest": "64Mi"},

@@ -272,11 +272,13 @@ class Machines:
         log: SizeLog,
         audit: list[Object],
         node: EmbeddedNode,
+        images: ImageStore,
         make_driver: Callable[[SizeLog, Life], Driver] = LoggedDriver,
     ) -> None:
         self._folder = folder
         self._make_driver = make_driver
         self.node = node
+        self.images = images
         self._cluster = cluster
         self._recorder = recorder
         self.log = log
@@ -359,7 +361,7 @@ async def machines(
         try:
             await node.ready.wait()
             make_driver = LoggedDriver if disk is None else LoggedQemu
-            yield Machines(folder, cluster, recorder, log, audit, node, make_driver)
+            yield Machines(folder, cluster, recorder, log, audit, node, images, make_driver)
             for task in tasks:
                 assert not task.done(), task
         finally:
