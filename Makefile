@@ -14,7 +14,7 @@ SOAKED := tests/embedded/test_up_crash.py tests/embedded/test_resize.py tests/em
 # the tiers that need kubectl or the real API server
 KUBE_TIERS := conformance kubectl embedded faults
 
-.PHONY: help demo test $(TIERS:%=test-%) lint format bench soak crds lock setup clean
+.PHONY: help demo test $(TIERS:%=test-%) lint format bench soak crds manifests lock setup clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,10 +64,13 @@ soak: ## the fault and load tests with large counts instead of small ones (hours
 crds: setup ## generate deploy/crds again
 	@$(BIN)/python -m hotvirt.api.crd deploy/crds > /dev/null
 
+manifests: crds ## generate the chart's CRDs and deploy/install.yaml again
+	@hack/manifests
+
 lock: setup ## resolve the dependencies again and write requirements.lock
 	@uv=$$(command -v uv || echo "$${HOTVIRT_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/hotvirt}/uv/bin/uv"); \
 	"$$uv" lock --quiet --upgrade && \
-	"$$uv" export --quiet --frozen --all-groups --no-emit-project --no-header --no-annotate > requirements.lock
+	"$$uv" export --quiet --frozen --all-groups --all-extras --no-emit-project --no-header --no-annotate > requirements.lock
 
 setup:
 	@hack/setup venv
