@@ -48,6 +48,8 @@ class ConsoleServer:
         self._listener = Listener(address, port, self._protocol)
         self._changed = asyncio.Event()
         self._sessions: set[asyncio.Task[None]] = set()
+        self.trusted: bytes | None = None
+        """The CAs that clients are known by now."""
 
     @property
     def port(self) -> int:
@@ -61,19 +63,19 @@ class ConsoleServer:
     def fingerprint(self) -> str:
         return fingerprint(ssl.PEM_cert_to_DER_cert(self._pair.certificate_pem.decode()))
 
-    async def run(self) -> None:
-        """Serve as soon as there is a CA to know the controllers by."""
+    async def run(self, opened: Callable[[], None]) -> None:
+        """Serve as soon as there is a CA to know the controllers by; tells each time that one is used."""
         self._informer.add_handler(lambda _old, _new: self._changed.set())
         following = asyncio.create_task(self._informer.run())
-        trusted: bytes | None = None
         try:
             while True:
                 self._changed.clear()
                 ca = self._ca()
-                if ca is not None and ca != trusted:
+                if ca is not None and ca != self.trusted:
                     try:
                         await self._listener.use(self._context(ca))
-                        trusted = ca
+                        self.trusted = ca
+                        opened()
                     except ssl.SSLError as error:
                         log.error("the CA in ConfigMap %s cannot be used: %s", names.CA_CONFIGMAP, error)
                 await self._changed.wait()

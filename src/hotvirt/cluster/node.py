@@ -69,7 +69,7 @@ class NodeProcess:
     async def _work(self, stopping: asyncio.Event) -> None:
         parts: dict[str, Coroutine[Any, Any, None]] = {
             "node agent": self._agent.run(),
-            "consoles": self._consoles.run(),
+            "consoles": self._consoles.run(self._heartbeat.beat_now),
             "heartbeat": self._heartbeat.run(),
         }
         tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]
