@@ -269,7 +269,8 @@ def test_the_launcher_has_exactly_the_modules_that_it_imports() -> None:
 def test_the_list_of_python_packages_is_what_hotvirt_needs_at_run_time() -> None:
     here = {"extra": "", "python_version": "3.11", "python_full_version": "3.11.2"}
     found: set[str] = set()
-    ahead: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    ahead: list[str] = project["dependencies"] + project["optional-dependencies"]["cluster"]
     while ahead:
         requirement = Requirement(ahead.pop())
         name = requirement.name.lower().replace("_", "-")

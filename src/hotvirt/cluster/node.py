@@ -23,6 +23,7 @@ from hotvirt.kube.events import Recorder
 from hotvirt.node.agent import NodeAgent
 
 from .console import ConsoleServer
+from .device_plugin import offer_kvm
 from .health import Health
 from .heartbeat import Heartbeat
 from .process import end, first_failure, may_work, run
@@ -72,6 +73,8 @@ class NodeProcess:
             "consoles": self._consoles.run(self._heartbeat.beat_now),
             "heartbeat": self._heartbeat.run(),
         }
+        if self._driver.has_process:
+            parts["devices"] = offer_kvm(self._driver.accelerator)
         tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]
         try:
             await first_failure(tasks, stopping)
