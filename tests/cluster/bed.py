@@ -71,9 +71,10 @@ class Bed:
             "PATH": f"{self.layout.programs}:{SEARCH}",
         }
 
-    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str | Path, input: str | None = None) -> subprocess.CompletedProcess[str]:
         words = [str(word) for word in command]
-        return subprocess.run(words, env=os.environ | self.environment, capture_output=True, text=True)
+        environment = os.environ | self.environment
+        return subprocess.run(words, env=environment, input=input, capture_output=True, text=True)
 
     def import_images(self, *archives: Path) -> None:
         """Docker or OCI archives; Pods use them with imagePullPolicy Never or IfNotPresent."""

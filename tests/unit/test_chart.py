@@ -276,6 +276,8 @@ def test_the_kubelets_folder_is_where_it_is_on_the_node(helm: str) -> None:
     (mount,) = [each for each in container["volumeMounts"] if each["name"] == "kubelet"]
     (volume,) = [each for each in pod["volumes"] if each["name"] == "kubelet"]
     assert mount["mountPath"] == volume["hostPath"]["path"] == "/srv/kubelet"
+    # Device plug-ins are always looked for in one place.
+    assert "/var/lib/kubelet/device-plugins" in [each["mountPath"] for each in container["volumeMounts"]]
 
 
 def test_with_cert_manager_hotvirt_neither_makes_nor_spreads_certificates(helm: str) -> None:
