@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-pytest_plugins = ["tests.targets.plugin"]
+pytest_plugins = ["tests.targets.plugin", "tests.scenarios.fixtures"]
+pytest.register_assert_rewrite("tests.scenarios", "tests.faults.resizing", "tests.kube")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -8,7 +8,6 @@ and no more is claimed than was granted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,15 +38,19 @@ class Machine:
 
 
 class SizeLog:
-    def __init__(self, accelerator: Accelerator | None = None, parks: bool = False) -> None:
+    def __init__(
+        self, accelerator: Accelerator | None = None, parks: bool = False, from_api: bool = False
+    ) -> None:
         self.entries: list[str] = []
         self.broken: list[str] = []
         self._accelerator = accelerator
         self._parks = parks
         """vCPUs that went stay plugged, and count again when no agent tells that they are not used: then only
         memory can be compared with what is claimed and granted."""
+        self._from_api = from_api
+        """Nobody sees cgroups and hypervisor: what is in force is what the Pod's status says, and the
+        hypervisor is taken to have all that was claimed."""
         self._machines: dict[str, Machine] = {}
-        self._listeners: list[Callable[[str], None]] = []
 
     def check(self) -> None:
         assert not self.broken, "\n".join(self.broken)
@@ -74,11 +77,15 @@ class SizeLog:
     def object(self, resource: str, obj: dict[str, Any]) -> None:
         if resource == "pods":
             pod = codec.convert(obj, Pod)
-            self._of(pod.metadata.uid).pod = pod
+            machine = self._of(pod.metadata.uid)
+            machine.pod = pod
             asked, actual = (
                 asked_size(pod, names.CONTAINER_COMPUTE),
                 actual_size(pod, names.CONTAINER_COMPUTE),
             )
+            if self._from_api and actual is not None:
+                limit = actual.limits.get("memory")
+                machine.limit = limit.value if limit is not None else None
             self._add(pod.metadata.uid, f"Pod asked {asked}; in force {actual or 'nothing'}")
             return
         vmi = codec.convert(obj, VirtualMachineInstance)
@@ -89,6 +96,9 @@ class SizeLog:
                 own = vmi.status.hotvirt
                 wanted = guest_memory(vmi.spec)
                 said = f"VMI wants {wanted}, granted {_text(own.granted)}, claimed {_text(own.claimed)}"
+                if self._from_api and own.claimed is not None and own.claimed.memory is not None:
+                    machine.plugged = Guest(own.claimed.vcpus, own.claimed.memory.value)
+                    said += ", which the hypervisor may have"
                 self._add(uid, said)
 
     # What must hold

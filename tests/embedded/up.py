@@ -12,6 +12,7 @@ from typing import Any
 from hotvirt.api.meta import parse_time
 from hotvirt.embedded.node.cgroups import Cgroups
 from hotvirt.embedded.state import StateDir
+from hotvirt.kube.config import load_kubeconfig
 from tests.scenarios.place import Limits, Object, Place, Write, run_hotvirt
 
 LARGE = ("--allocatable", "cpu=32,memory=64Gi")
@@ -86,8 +87,9 @@ class Up(Place):
 
     def kill_controllers(self) -> None:
         """Everything is one process here: the API and the node agent die too."""
+        _, _, port = load_kubeconfig(self.kubeconfig).server.rpartition(":")
         self.kill()
-        self.start()
+        self.start(*self._options, "--port", port)  # the old clients find it again
 
     def kill_agent(self) -> None:
         self.kill_controllers()

@@ -162,7 +162,9 @@ def run_hotvirt(
 
 def demo_vm(name: str, namespace: str = "default", *, user_data: str = "", **domain: Any) -> Object:
     """A VM of the demo guest: one vCPU of up to four, 256 MiB, a serial console."""
-    volumes: list[Object] = [{"name": "system", "containerDisk": {"image": Place.demo_image}}]
+    volumes: list[Object] = [
+        {"name": "system", "containerDisk": {"image": Place.demo_image, "imagePullPolicy": "IfNotPresent"}}
+    ]
     if user_data:
         volumes.append({"name": "seed", "cloudInitNoCloud": {"userData": user_data}})
     return {

@@ -1,0 +1,72 @@
+"""The invariant of every resize, read from the API alone, so that it can be checked on any cluster.
+
+Every version of a machine's Pod and VMI is collected, put in the order in which the API took them (by
+resourceVersion), and given to the log that checks each entry (`tests/size_log.py`). The hypervisor is taken
+to have all that the node agent claimed, and the limit in force what the Pod's status says: after each
+resize the real cgroup is compared with it (`guests.Guest.becomes`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from hotvirt.api import names
+from hotvirt.api.resources import PODS, VMIS, Resource
+from hotvirt.kube.client import Client
+from hotvirt.kube.errors import ApiError
+from tests.kube import Object
+from tests.size_log import SizeLog
+
+KINDS = (PODS, VMIS)
+RETRY = 0.2
+
+
+class Sizes:
+    """All versions of the machines in one namespace from now on."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._versions: dict[int, tuple[Resource, Object]] = {}
+        self._listed = {kind: asyncio.Event() for kind in KINDS}
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Checks all of it at the end."""
+        tasks = [asyncio.create_task(self._collect(kind)) for kind in KINDS]
+        try:
+            for event in self._listed.values():
+                await event.wait()
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        self._check()
+
+    async def _collect(self, kind: Resource) -> None:
+        while True:
+            try:
+                listed = await self._client.list(kind, self._namespace)
+                for each in listed.items:
+                    self._keep(kind, each)
+                self._listed[kind].set()
+                async for event in self._client.watch(
+                    kind, self._namespace, resource_version=listed.resource_version
+                ):
+                    if event.type in ("ADDED", "MODIFIED"):
+                        self._keep(kind, event.object)
+            except (ApiError, OSError):
+                await asyncio.sleep(RETRY)  # the server was killed: nothing tells when it is back
+
+    def _keep(self, kind: Resource, obj: Object) -> None:
+        self._versions[int(obj["metadata"]["resourceVersion"])] = (kind, obj)
+
+    def _check(self) -> None:
+        log = SizeLog(from_api=True)
+        for _, (kind, obj) in sorted(self._versions.items()):
+            if names.LABEL_VM_NAME in obj["metadata"].get("labels", {}) or kind is VMIS:
+                log.object(kind.group_resource, obj)
+        log.check()
