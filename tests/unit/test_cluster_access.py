@@ -96,7 +96,17 @@ def test_only_named_proxies_vouch_and_only_for_somebody() -> None:
     assert agreed.caller("somebody-else", headers(("X-Remote-User", "alice"))) is None
     assert agreed.caller("front-proxy-client", headers(("X-Remote-Group", "system:masters"))) is None
     anybody = RequestHeader.of(DATA | {"requestheader-allowed-names": "[]"})
-    assert anybody.caller("somebody-else", headers(("X-Remote-User", "alice"))) == Caller("alice")
+    alice = anybody.caller("somebody-else", headers(("X-Remote-User", "alice")))
+    assert alice == Caller("alice", ("system:authenticated",))
+
+
+def test_everybody_who_is_known_counts_as_authenticated() -> None:
+    agreed = RequestHeader.of(DATA)
+    aggregator = agreed.caller("front-proxy-client", headers(("X-Remote-User", "system:kube-aggregator")))
+    assert aggregator and aggregator.groups == ("system:authenticated",)
+    nobody = (("X-Remote-User", "system:anonymous"), ("X-Remote-Group", "system:unauthenticated"))
+    anonymous = agreed.caller("front-proxy-client", headers(*nobody))
+    assert anonymous and anonymous.groups == ("system:unauthenticated",)
 
 
 @pytest.mark.parametrize(

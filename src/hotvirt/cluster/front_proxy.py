@@ -29,6 +29,8 @@ from .certificates import only
 log = logging.getLogger(__name__)
 NAMESPACE: Final = "kube-system"
 CONFIG_MAP: Final = "extension-apiserver-authentication"
+ANONYMOUS: Final = "system:anonymous"
+AUTHENTICATED: Final = "system:authenticated"
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,9 @@ class RequestHeader:
         if not name:
             return None
         groups = tuple(value for header in self.group_headers for value in headers.getall(header, ()))
+        # The API server names it for users, but not for its own part that reads discovery and OpenAPI.
+        if name != ANONYMOUS and AUTHENTICATED not in groups:
+            groups = (*groups, AUTHENTICATED)
         uid = next((value for header in self.uid_headers if (value := headers.get(header))), "")
         extra: dict[str, list[str]] = {}
         for header, value in headers.items():
