@@ -7,31 +7,40 @@ import json
 import secrets
 import subprocess
 import urllib.request
+from collections.abc import Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from hotvirt.kube.x509 import CLIENT, make, make_ca, name
+
 from .target import CHECKOUT, Target, free_ports, start_process, stop_process, wait_until
 
 BUILD = CHECKOUT / "hack" / "kube" / "build"
 
 
-def programs(*names: str) -> Path:
+def programs(*names: str, minor: str | None = None) -> Path:
     """The folder with the Kubernetes programs, built first where they are missing (its progress shows)."""
-    built = subprocess.run([str(BUILD), *names], stdout=subprocess.PIPE, text=True)
+    version = ["--minor", minor] if minor else []
+    built = subprocess.run([str(BUILD), *version, *names], stdout=subprocess.PIPE, text=True)
     if built.returncode:
         raise RuntimeError("The Kubernetes programs to test against are missing; hack/kube/build says why.")
     return Path(built.stdout.splitlines()[-1])
 
 
-def start(folder: Path, *, controllers: bool = False) -> Target:
-    binaries = programs(*needed(controllers))
+def start(
+    folder: Path, *, controllers: bool = False, aggregates: bool = False, minor: str | None = None
+) -> Target:
+    """`aggregates`: it proxies to APIServices, and vouches for users by the request headers."""
+    binaries = programs(*needed(controllers), minor=minor)
     with ExitStack() as started:
         etcd = start_etcd(binaries, folder, started)
-        target = start_apiserver(binaries, folder, etcd, started)
+        more = aggregation(folder) if aggregates else ()
+        target = start_apiserver(binaries, folder, etcd, started, more)
         if controllers:
             start_controllers(binaries, folder, target, started)
         install_hotvirts_crds(target)
@@ -67,7 +76,28 @@ def start_etcd(binaries: Path, folder: Path, started: ExitStack) -> str:
     return client
 
 
-def start_apiserver(binaries: Path, folder: Path, etcd: str, started: ExitStack) -> Target:
+def aggregation(folder: Path) -> list[str]:
+    """The flags, and the certificates that they name."""
+    now, valid = datetime.now(UTC), timedelta(days=30)
+    ca = make_ca(name("front-proxy-ca"), valid, now)
+    proxy = make(ca, name("front-proxy-client"), valid, now, [CLIENT])
+    files = {"ca.crt": ca.certificate_pem, "proxy.crt": proxy.certificate_pem, "proxy.key": proxy.key_pem}
+    for file, content in files.items():
+        (folder / f"front-{file}").write_bytes(content)
+    return [
+        f"--requestheader-client-ca-file={folder / 'front-ca.crt'}",
+        "--requestheader-allowed-names=front-proxy-client",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={folder / 'front-proxy.crt'}",
+        f"--proxy-client-key-file={folder / 'front-proxy.key'}",
+    ]
+
+
+def start_apiserver(
+    binaries: Path, folder: Path, etcd: str, started: ExitStack, more: Sequence[str] = ()
+) -> Target:
     (port,) = free_ports(1)
     token = secrets.token_hex(16)
     (folder / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
@@ -95,6 +125,7 @@ def start_apiserver(binaries: Path, folder: Path, etcd: str, started: ExitStack)
             "--allow-privileged=true",
             # Without a controller-manager nobody makes the account `default`, and every Pod would be refused.
             "--disable-admission-plugins=ServiceAccount",
+            *more,
         ],
         log,
     )

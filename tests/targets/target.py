@@ -13,7 +13,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,11 +116,14 @@ def die_with_parent() -> None:
     LIBC.prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-def start_process(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+def start_process(
+    command: list[str], log: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     """Start a server that dies with the test run."""
     with log.open("wb") as output:
         return subprocess.Popen(
             command,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

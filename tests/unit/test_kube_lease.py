@@ -21,11 +21,11 @@ def lease(api: TinyApi) -> dict[str, Any]:
 
 
 class Candidate:
-    def __init__(self, client: Client, name: str) -> None:
+    def __init__(self, client: Client, name: str, times: dict[str, Any] = QUICK) -> None:
         self.leads = asyncio.Event()
         self.stopped = asyncio.Event()
         self.end = asyncio.Event()
-        self.election = Election(client, "kubevirt", "controller", name, **QUICK)
+        self.election = Election(client, "kubevirt", "controller", name, **times)
         self.task = asyncio.create_task(self.election.run(self._work))
 
     async def _work(self) -> None:
@@ -91,4 +91,18 @@ async def test_a_leader_that_cannot_renew_stops_its_work() -> None:
         assert not one.election.is_leader
         api.interfere = None
         await one.leads.wait()
+        await one.cancel()
+
+
+async def test_a_leader_that_sees_another_holder_stops_at_once() -> None:
+    """Not only after the time in which it may try to renew, in which the other one already works."""
+    api = TinyApi()
+    async with api.running() as config, Client(config) as client, asyncio.timeout(5):
+        patient = QUICK | {"renew_within": 60.0}
+        one = Candidate(client, "one", patient)
+        await one.leads.wait()
+        held = api.objects[("leases", "kubevirt", "controller")]
+        await api.put("leases", held | {"spec": held["spec"] | {"holderIdentity": "two"}})
+        await one.stopped.wait()
+        assert lease(api)["holderIdentity"] == "two"
         await one.cancel()

@@ -75,6 +75,7 @@ class ControllerProcess:
             make_app(client, ClusterStreams(client, self._source)),
         )
         self.election = Election(client, names.NAMESPACE, names.CONTROLLER_LEASE, settings.identity)
+        LEADER.labels(names.CONTROLLER_LEASE).set(0)
         self.health.not_ready("cluster", "it is being looked at")
         self.health.unless("certificate", self.serving.not_ready)
         self.health.unless("settings", self._settings_not_read)

@@ -72,12 +72,14 @@ class Election:
             await asyncio.sleep(self._retry)  # a holder that goes away silently is told by time alone
 
     async def _renew_for_ever(self) -> None:
-        """Returns when the Lease could not be renewed in time: somebody else may have it from now on."""
+        """Returns when somebody else has the Lease, or may have it: it could not be renewed in time."""
         renewed = self._clock()
         while self._clock() - renewed < self._renew_within:
             await asyncio.sleep(self._retry)
             if await self._attempt():
                 renewed = self._clock()
+            elif not self.is_leader:
+                return  # even if it would soon be ours again: somebody else has begun to work
         self.is_leader = False
 
     async def _attempt(self) -> bool:
