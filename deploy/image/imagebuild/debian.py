@@ -79,9 +79,13 @@ class Apt:
 
 
 def fetch(
-    store: Path, lists: dict[str, list[str]], left_out: set[str], refresh: bool
+    store: Path,
+    lists: dict[str, list[str]],
+    below: dict[str, tuple[str, ...]],
+    left_out: set[str],
+    refresh: bool,
 ) -> dict[str, list[Path]]:
-    """The .deb files of each layer, without what an earlier layer has; from the store when they are there."""
+    """The .deb files of each layer, without what lies below it; from the store when they are there."""
     plan = store / "layers.txt"
     if refresh or not plan.exists():
         if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
@@ -89,9 +93,9 @@ def fetch(
                 "the images are made of Debian packages: apt-get and dpkg-deb are needed for that"
             )
         try:
-            text = _download(Apt(store), store, lists, left_out, fresh=refresh)
+            text = _download(Apt(store), store, lists, below, left_out, fresh=refresh)
         except BuildError:
-            text = _download(Apt(store), store, lists, left_out, fresh=True)
+            text = _download(Apt(store), store, lists, below, left_out, fresh=True)
         plan.write_text(text)
     layers: dict[str, list[Path]] = {title: [] for title in lists}
     for line in plan.read_text().splitlines():
@@ -100,20 +104,26 @@ def fetch(
     return layers
 
 
-def _download(apt: Apt, store: Path, lists: dict[str, list[str]], left_out: set[str], fresh: bool) -> str:
+def _download(
+    apt: Apt,
+    store: Path,
+    lists: dict[str, list[str]],
+    below: dict[str, tuple[str, ...]],
+    left_out: set[str],
+    fresh: bool,
+) -> str:
     if fresh:
         apt.use_fresh_lists()
     packages = store / "packages"
     shutil.rmtree(packages, ignore_errors=True)
     packages.mkdir(parents=True)
-    found: dict[str, str] = {}
-    lines = []
+    layers: dict[str, dict[str, str]] = {}
     for title, names in lists.items():
+        beneath = {name: version for layer in below[title] for name, version in layers[layer].items()}
         # What is there already is named with its version, so that a layer never asks for a second one of it.
-        versions = apt.resolve([*(f"{name}={version}" for name, version in found.items()), *names])
-        for name in sorted(set(versions) - set(found) - left_out):
-            lines.append(f"{title} {name} {versions[name]}")
-        found |= versions
+        versions = apt.resolve([*(f"{name}={version}" for name, version in beneath.items()), *names])
+        layers[title] = {name: versions[name] for name in sorted(set(versions) - set(beneath))}
+    found = {name: version for versions in layers.values() for name, version in versions.items()}
     if not found["python3"].startswith(PYTHON):
         raise BuildError(
             f"the images are made of Debian 12 with Python {PYTHON}, and this machine's apt sources have "
@@ -123,7 +133,12 @@ def _download(apt: Apt, store: Path, lists: dict[str, list[str]], left_out: set[
     for name, version in found.items():
         (file,) = archives.glob(f"{name}_{version.replace(':', '%3a')}_*.deb")
         file.rename(packages / _file_name(name, version))
-    return "".join(line + "\n" for line in lines)
+    return "".join(
+        f"{title} {name} {version}\n"
+        for title, versions in layers.items()
+        for name, version in versions.items()
+        if name not in left_out
+    )
 
 
 def _file_name(name: str, version: str) -> str:

@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[3]
 LISTS = ROOT / "deploy/image/lists"
 RELEASED = ("controller", "launcher")
 NAMES = (*RELEASED, "demo-guest", "pause")
-PACKAGE_LAYERS = ("base", "qemu", "launcher", "controller")
+# A layer has what it needs beyond the layers that lie below it in its image.
+PACKAGE_LAYERS = {"base": (), "qemu": ("base",), "launcher": ("base", "qemu"), "controller": ("base",)}
 PATH = "/usr/local/bin:/usr/bin:/usr/sbin"
 BUSYBOX = "usr/bin/busybox"
 DESCRIPTIONS = {
@@ -61,19 +62,18 @@ class Recipe:
         """Have the Debian packages here."""
         lists = {name: entries(name) for name in PACKAGE_LAYERS}
         unwanted = {entry for entry in self._left_out if not entry.startswith("/")}
-        folder = self._store.folder / f"debian-{key_of(lists, sorted(unwanted))}"
+        folder = self._store.folder / f"debian-{key_of(lists, PACKAGE_LAYERS, sorted(unwanted))}"
         folder.mkdir(exist_ok=True)
         if refresh or not (folder / "layers.txt").exists():
             self._say("fetching Debian packages, 60 MB")
-        self._packages = debian.fetch(folder, lists, unwanted, refresh)
+        self._packages = debian.fetch(folder, lists, PACKAGE_LAYERS, unwanted, refresh)
 
     def image(self, name: str) -> tuple[str, Callable[[], Image]]:
         """The key of an image, which is quickly known, and how to make it."""
-        system = (self._key("base"), self._key("qemu"))
         if name == "controller":
-            key = key_of(*system, self._key(name), self._lock_key, self._wheel_key)
+            key = key_of(self._key("base"), self._key(name), self._lock_key, self._wheel_key)
         elif name == "launcher":
-            key = key_of(*system, self._key(name), self._launcher_key)
+            key = key_of(self._key("base"), self._key("qemu"), self._key(name), self._launcher_key)
         elif name == "demo-guest":
             key = key_of(self._recipe_key, self._guest_disk)
         else:
@@ -85,8 +85,7 @@ class Recipe:
         entrypoint: tuple[str, ...] = ()
         user = ""
         if name == "controller":
-            layers = [self._debian("base"), self._debian("qemu"), self._debian(name)]
-            layers += [self._dependencies(), self._wheel()]
+            layers = [self._debian("base"), self._debian(name), self._dependencies(), self._wheel()]
             entrypoint, user = ("/usr/local/bin/hotvirt-controller",), "65532:65532"
         elif name == "launcher":
             layers = [self._debian("base"), self._debian("qemu"), self._debian(name), self._launcher()]
