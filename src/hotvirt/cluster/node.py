@@ -24,7 +24,6 @@ from hotvirt.node.agent import NodeAgent
 
 from .console import ConsoleServer
 from .device_plugin import offer_kvm
-from .device_plugin import offer_kvm
 from .health import Health
 from .heartbeat import Heartbeat
 from .process import end, first_failure, may_work, run
@@ -76,8 +75,6 @@ class NodeProcess:
         }
         if self._driver.has_process:
             parts["devices"] = offer_kvm(self._driver.accelerator)
-        if self._driver.has_process:
-            parts["device plug-in"] = offer_kvm(self._driver.accelerator)
         tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]
         try:
             await first_failure(tasks, stopping)
