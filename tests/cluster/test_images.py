@@ -164,8 +164,8 @@ def test_the_launcher_finds_out_for_the_node_agent_what_guests_run_on(launcher: 
     said = launcher.run("hotvirt-launcher", "probe")
     # No /dev/kvm in this container.
     assert (said.returncode, said.stdout) == (0, "guests run with tcg on this node\n"), said.stderr
-    firmware = "import asyncio\nfrom hotvirt.hypervisor.qemu.accel import works\nprint(asyncio.run(works('tcg', 60)))"
-    assert launcher.run("python3", "-c", firmware).stdout == "True\n"
+    firmware = "from hotvirt.hypervisor.qemu.accel import works\nprint(asyncio.run(works('tcg', 60)))"
+    assert launcher.run("python3", "-c", f"import asyncio\n{firmware}").stdout == "True\n"
 
 
 @pytest.mark.parametrize("name", ["launcher", "controller"])
