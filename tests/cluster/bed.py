@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -41,6 +42,9 @@ PROGRAMS = (
     "kubelet",
 )
 FROM_DEBIAN = ("containerd", "ctr", "runc", "nft", "ip", "busybox", "unshare", "/usr/lib/cni/bridge")
+STATE = "state.json"
+TEMPORARY = "hotvirt-cluster-"
+"""How the temporary folders of test runs begin."""
 SEARCH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 """Users' shells often leave out the folders that hold nft and friends."""
 
@@ -159,9 +163,11 @@ def start_init(folder: Path, programs: Path, keep: bool) -> tuple[Bed, subproces
     if process.stdout.readline() != "here\n":
         raise CannotStart(f"No namespaces for the cluster: {layout.log('init').read_text().strip()}")
     init = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
-    state = {"layout": layout.to_json(), "init": init, "network": network_of(init)}
+    state = {"layout": layout.to_json(), "init": init, "network": network_of(init), "link": 0}
     state_file(folder).write_text(json.dumps(state))
     make_link(layout, init)
+    state["link"] = link_index(layout)
+    state_file(folder).write_text(json.dumps(state))
     process.stdin.write(layout.to_json() + "\n")
     process.stdin.close()
     return Bed(layout, init), process
@@ -189,15 +195,26 @@ def free_number() -> int:
 
 
 def has_link(number: int) -> bool:
-    return Path(f"/sys/class/net/{Layout(number, Path(), Path()).link}").exists()
+    return link_index(Layout(number, Path(), Path())) != 0
+
+
+def link_index(layout: Layout) -> int:
+    """The kernel's number for the link, which no other link gets after it; 0 when there is none."""
+    try:
+        return int(Path(f"/sys/class/net/{layout.link}/ifindex").read_text())
+    except OSError:
+        return 0
 
 
 def sweep() -> None:
-    """Remove the control groups of clusters that were killed: all else of them went with their namespaces."""
+    """Remove what clusters left that were killed: all but this went with their namespaces."""
     for hierarchy in cgroup_hierarchies():
         for path in hierarchy.glob(f"{CGROUP_PREFIX}*"):
             if not has_link(int(path.name.removeprefix(CGROUP_PREFIX))):
                 remove_cgroup(path)
+    for state in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*/*/{STATE}"):
+        if find(state.parent) is None:
+            shutil.rmtree(state.parent.parent)
 
 
 def remove_cgroup(top: Path) -> None:
@@ -255,7 +272,15 @@ def wait_until_ready(bed: Bed) -> None:
 
 
 def state_file(folder: Path) -> Path:
-    return folder / "state.json"
+    return folder / STATE
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads(state_file(folder).read_text())
+    except FileNotFoundError:
+        return {}
+    return state
 
 
 def network_of(process: int) -> int:
@@ -264,10 +289,7 @@ def network_of(process: int) -> int:
 
 def find(folder: Path) -> Bed | None:
     """The cluster of this folder, when it runs."""
-    try:
-        state = json.loads(state_file(folder).read_text())
-    except FileNotFoundError:
-        return None
+    state = read_state(folder)
     if not state:
         return None
     try:
@@ -282,15 +304,23 @@ def stop(folder: Path, *, forget: bool = True) -> None:
     folder = folder.resolve()
     if bed := find(folder):
         kill(bed.init)
-        subprocess.run(["ip", "link", "delete", bed.layout.link], capture_output=True)
     if process := KEPT.pop(folder, None):
         process.wait()
     with only_one():
+        delete_link(read_state(folder))
+        if forget and folder.exists():
+            if any(folder.iterdir()) and not state_file(folder).exists():
+                raise CannotStart(f"{folder} holds something that is no test cluster: name another folder.")
+            shutil.rmtree(folder)
         sweep()
-    if forget and folder.exists():
-        if any(folder.iterdir()) and not state_file(folder).exists():
-            raise CannotStart(f"{folder} holds something that is no test cluster: name another folder.")
-        shutil.rmtree(folder)
+
+
+def delete_link(state: dict[str, Any]) -> None:
+    """The kernel does so too, a moment after the last process; but then the number is free at once."""
+    if state.get("link"):
+        layout = Layout.from_json(state["layout"])
+        if link_index(layout) == state["link"]:
+            subprocess.run(["ip", "link", "delete", layout.link], capture_output=True)
 
 
 def kill(init: int) -> None:

@@ -125,7 +125,6 @@ def kubelet(layout: Layout) -> dict[str, Any]:
         "failCgroupV1": False,
         "failSwapOn": False,
         "enforceNodeAllocatable": [],
-        "localStorageCapacityIsolation": False,
         # A machine that is nearly full, or that may not lower its score for the OOM killer, is good enough.
         "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "oomScoreAdj": 0,
@@ -137,7 +136,7 @@ def kubelet(layout: Layout) -> dict[str, Any]:
         # Tests wait for these.
         "syncFrequency": "10s",
         "nodeStatusUpdateFrequency": "5s",
-        "volumeStatsAggPeriod": "0s",
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
     }
 
 

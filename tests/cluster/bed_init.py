@@ -176,6 +176,7 @@ def start_controllers(programs: Programs, layout: Layout) -> None:
         f"--authorization-kubeconfig={kubeconfig(layout, CONTROLLER_MANAGER)}",
         f"--service-account-private-key-file={layout.pki('service-accounts.key')}",
         f"--root-ca-file={layout.pki('ca.crt')}",
+        "--flex-volume-plugin-dir=/var/lib/kubelet/volume-plugins",
         "--use-service-account-credentials=true",
         "--leader-elect=false",
     )
