@@ -29,7 +29,7 @@ from hotvirt.hypervisor.driver import RunningMachine
 from hotvirt.hypervisor.qemu.driver import QemuDriver
 from hotvirt.kube.client import Client
 from hotvirt.kube.config import load_kubeconfig
-from hotvirt.node.guest import run_folder
+from hotvirt.node.folders import run_folder
 
 NAME = "live"
 GIB = 1 << 30

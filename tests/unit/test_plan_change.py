@@ -48,14 +48,14 @@ def test_a_change_that_the_gate_stopped_is_not_over() -> None:
     seen = view(stopped, gate=False)
     assert seen is not None
     assert seen.top == Guest(1, GIB), "nothing more is asked of the Pod"
-    assert pending(stopped, seen, False) == (HOT_VCPU_CHANGE, HOT_MEMORY_CHANGE)
+    assert pending(stopped, seen, set()) == (HOT_VCPU_CHANGE, HOT_MEMORY_CHANGE)
 
 
 def test_with_the_gate_off_a_machine_of_the_right_size_is_at_rest() -> None:
     calm = vmi_of(sockets=2, guest="1Gi", has=Guest(2, GIB))
     seen = view(calm, gate=False)
     assert seen is not None
-    assert pending(calm, seen, False) == ()
+    assert pending(calm, seen, set()) == ()
 
 
 def test_the_nodes_word_about_an_earlier_size_is_not_its_answer() -> None:

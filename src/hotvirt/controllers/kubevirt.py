@@ -10,7 +10,6 @@ import msgspec
 from hotvirt import __version__
 from hotvirt.api import names
 from hotvirt.api.conditions import FALSE, TRUE, Condition, set_condition
-from hotvirt.api.resources import KUBEVIRTS
 from hotvirt.kube.client import Client
 from hotvirt.kube.informer import Key
 
@@ -52,4 +51,4 @@ class KubeVirtReconciler:
             target_kube_virt_version=version,
             default_architecture=ARCHITECTURES.get(platform.machine(), platform.machine()),
         )
-        await write_status(self._client, KUBEVIRTS, kubevirt, kubevirt.status, new)
+        await write_status(self._client, self._caches.kubevirts, kubevirt, kubevirt.status, new)

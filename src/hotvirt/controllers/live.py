@@ -14,7 +14,7 @@ from typing import Any, Final
 from hotvirt.api import names
 from hotvirt.api.core import ControllerRevision
 from hotvirt.api.kubevirt import VirtualMachine, VirtualMachineInstance
-from hotvirt.api.resources import CONTROLLERREVISIONS, VMIS
+from hotvirt.api.resources import CONTROLLERREVISIONS
 from hotvirt.kube.client import Client
 from hotvirt.kube.errors import NotFound
 from hotvirt.plan.live import plan_update
@@ -49,7 +49,7 @@ class LiveUpdater:
         if not plan.restart:
             change["metadata"] = {"annotations": {names.ANNOTATION_VM_GENERATION: generation}}
         if change:
-            vmi = await write(self._client, VMIS, vmi, change)
+            vmi = await write(self._client, self._caches.vmis, vmi, change)
         return vmi, [cause.message for cause in plan.restart]
 
     async def _baseline(self, vm: VirtualMachine, vmi: VirtualMachineInstance) -> Template | None:

@@ -19,7 +19,7 @@ from hotvirt.plan.platform import EMBEDDED, Platform
 
 from .caches import Caches
 from .kubevirt import KubeVirtReconciler
-from .vm import VmReconciler
+from .vm import VmReconciler, mirror_delay
 from .vmi import VmiReconciler
 
 
@@ -33,7 +33,7 @@ class Manager:
 
         self.vm = Controller("vm", VmReconciler(client, caches, recorder).reconcile, workers=workers)
         self.vm.watch(caches.vms, _own_key)
-        self.vm.watch(caches.vmis, _own_key)
+        self.vm.watch(caches.vmis, _own_key, mirror_delay)
         self.vm.watch(caches.data_volumes, self._users)
         self.vm.watch(caches.claims, self._users)
         self.vm.watch(caches.kubevirts, self._all_vms)

@@ -8,10 +8,11 @@ what was refused. Lost, that means one more try.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -21,7 +22,7 @@ from hotvirt.api.core import Pod
 from hotvirt.api.kubevirt import SizeChange, VirtualMachineInstance, VMIStatus
 from hotvirt.api.meta import now_micro, parse_time
 from hotvirt.api.quantity import Quantity
-from hotvirt.api.resources import PODS, VMIS
+from hotvirt.api.resources import PODS
 from hotvirt.kube.client import Client
 from hotvirt.kube.errors import Forbidden, Invalid, NotFound
 from hotvirt.kube.events import Recorder
@@ -34,9 +35,11 @@ from hotvirt.plan.runstrategy import RUNNING
 from hotvirt.plan.topology import topology
 
 from .caches import Caches
-from .worlds import worlds
+from .worlds import Worlds
 from .writes import write_status
 
+A = TypeVar("A")
+B = TypeVar("B")
 RETRY_REFUSED: Final = 300.0
 """Seconds until a size is asked for again that was refused for a reason whose end nothing tells."""
 QUIET: Final = 1.0
@@ -63,12 +66,13 @@ class _Sight:
     target: Size
 
     @property
-    def pod_differs(self) -> bool:
-        return not (self.asked == self.actual == self.target)
-
-    @property
     def pending(self) -> tuple[str, ...]:
-        return change.pending(self.vmi, self.seen, self.pod_differs)
+        differs = podresize.differing(self.asked, self.actual, self.target)
+        return change.pending(self.vmi, self.seen, differs, unseen=not podresize.is_seen(self.pod))
+
+    def grant(self) -> change.Guest:
+        in_force = self.actual if podresize.is_seen(self.pod) else None
+        return change.grant(self.seen, self.target, self.asked, in_force)
 
 
 class PodResizer:
@@ -80,10 +84,13 @@ class PodResizer:
         self._recorder = recorder
         self._clock = clock
         self._refused: dict[str, _Refused] = {}
+        self._resized: dict[Key, tuple[str, int]] = {}
+        """The Pod of a VMI (its uid), and its version after our last change of its size."""
 
     def forget(self, key: Key) -> None:
         """The VMI is gone."""
         self._refused = {uid: entry for uid, entry in self._refused.items() if entry.key != key}
+        self._resized.pop(key, None)
 
     def waiting_for_node(self, name: str) -> Iterable[Key]:
         """VMIs on that node whose size was refused: something there changed."""
@@ -101,7 +108,7 @@ class PodResizer:
         sight = self._look(vmi, pod)
         if sight is None:
             return vmi, None
-        granted = change.grant(sight.seen, sight.target, sight.asked, sight.actual)
+        granted = sight.grant()
         if not granted.exceeds(sight.seen.granted):
             pass  # it falls or stays: that depends on the VMI alone, which the write is tied to
         elif (fresh := await self._fresh(sight)) is None:
@@ -109,7 +116,15 @@ class PodResizer:
         else:
             # A stale copy of the Pod could show a size that we have taken back since.
             sight = fresh
-            granted = change.grant(sight.seen, sight.target, sight.asked, sight.actual)
+            granted = sight.grant()
+        if (
+            sight.pending
+            and granted.status() == vmi.status.hotvirt.granted
+            and podresize.grows_only(sight.target, sight.asked)
+        ):
+            # Nothing depends on which of the two comes first: a larger Pod does no harm.
+            begun, verdict = await _both(self._begin_or_grant(sight, granted), self._step(sight))
+            return await self._report(begun, verdict)
         sight = await self._begin_or_grant(sight, granted)
         if not sight.pending and not _has_ended(sight):
             # A copy of the Pod from before we asked for more would show a change that is over.
@@ -134,7 +149,11 @@ class PodResizer:
         return _Sight(vmi, pod, seen, gate, asked, actual, target)
 
     async def _fresh(self, sight: _Sight) -> _Sight | None:
+        """With a Pod that is no older than what we did to it last."""
         metadata = sight.pod.metadata
+        uid, version = self._resized.get(sight.vmi.metadata.key, ("", 0))
+        if uid == metadata.uid and int(metadata.resource_version) >= version:
+            return sight
         try:
             pod = await self._client.get(PODS, metadata.name, metadata.namespace, cls=Pod)
         except NotFound:
@@ -159,7 +178,7 @@ class PodResizer:
             new = msgspec.structs.replace(new, conditions=tuple(conditions))
         if begins:
             new = _with_hotvirt(new, change=_start_of(sight))
-        vmi = await write_status(self._client, VMIS, vmi, old, new)
+        vmi = await write_status(self._client, self._caches.vmis, vmi, old, new)
         if begins:
             self._recorder.event(vmi, "Normal", "ResizeStarted", _change_text(vmi))
         return replace(sight, vmi=vmi, seen=replace(sight.seen, granted=granted))
@@ -173,7 +192,7 @@ class PodResizer:
         new = msgspec.structs.replace(old, conditions=tuple(conditions))
         new = _with_hotvirt(new, change=None, settled_generation=vmi.metadata.generation)
         begun = old.hotvirt.change
-        vmi = await write_status(self._client, VMIS, vmi, old, new)
+        vmi = await write_status(self._client, self._caches.vmis, vmi, old, new)
         if begun is None or not begun.started_at:
             return vmi
         took = round((self._clock() - parse_time(begun.started_at)) * 1000)
@@ -190,8 +209,7 @@ class PodResizer:
 
     async def _step(self, sight: _Sight) -> Verdict:
         vmi, pod = sight.vmi, sight.pod
-        around = worlds(self._caches, vmi, pod)
-        around[Cause.OTHER] = str(self._clock() // RETRY_REFUSED)
+        around = Worlds(self._caches, vmi, pod, era=str(self._clock() // RETRY_REFUSED))
         known = self._refused.get(vmi.metadata.uid)
         verdict = podresize.decide(
             target=sight.target,
@@ -203,7 +221,7 @@ class PodResizer:
         )
         if verdict.step is Step.ASK:
             try:
-                await self._resize(pod, sight.target)
+                await self._resize(vmi, pod, sight.target)
             except (Forbidden, Invalid) as error:
                 refusal = podresize.refused_by_api(
                     sight.target, around, code=error.code, message=error.message, details=error.details
@@ -211,7 +229,7 @@ class PodResizer:
                 back = podresize.fallback(refusal, sight.asked, sight.actual)
                 verdict = podresize.refused(refusal, back)
         if verdict.step is Step.REFUSED and verdict.size is not None:
-            await self._resize(pod, verdict.size)
+            await self._resize(vmi, pod, verdict.size)
         if verdict.refusal is not None and (known is None or known.refusal != verdict.refusal):
             self._refused[vmi.metadata.uid] = _Refused(vmi.metadata.key, pod.spec.node_name, verdict.refusal)
             if known is None or known.refusal.message != verdict.refusal.message:
@@ -220,12 +238,20 @@ class PodResizer:
             self._refused.pop(vmi.metadata.uid, None)
         return verdict
 
-    async def _resize(self, pod: Pod, size: Size) -> None:
+    async def _resize(self, vmi: VirtualMachineInstance, pod: Pod, size: Size) -> None:
         patch = size.patch(names.CONTAINER_COMPUTE)
         patch["metadata"] = {"resourceVersion": pod.metadata.resource_version}
-        await self._client.patch(
-            PODS, pod.metadata.name, patch, pod.metadata.namespace, kind="strategic", subresource="resize"
+        self._resized.pop(vmi.metadata.key, None)  # until the answer is here, nobody knows what it is
+        resized = await self._client.patch(
+            PODS,
+            pod.metadata.name,
+            patch,
+            pod.metadata.namespace,
+            kind="strategic",
+            subresource="resize",
+            cls=Pod,
         )
+        self._resized[vmi.metadata.key] = pod.metadata.uid, int(resized.metadata.resource_version)
 
     # Telling
 
@@ -238,7 +264,7 @@ class PodResizer:
         well = True
         for kind in sight.pending:
             reason, message = change.explain(kind, sight.seen, verdict, old.hotvirt.obstacles, sight.gate)
-            well = well and reason in ("PodResize", "PodResizeInProgress", "GuestPending")
+            well = well and reason in change.WELL
             conditions = set_condition(conditions, self._condition(sight, kind, reason, message))
         if well and begun is not None and begun.started_at and len(conditions) == len(old.conditions):
             left = parse_time(begun.started_at) + QUIET - self._clock()
@@ -246,7 +272,9 @@ class PodResizer:
                 return vmi, left
         new = msgspec.structs.replace(old, conditions=tuple(conditions))
         untold = verdict.refusal is not None and verdict.refusal.cause is Cause.OTHER
-        return await write_status(self._client, VMIS, vmi, old, new), RETRY_REFUSED if untold else None
+        return await write_status(
+            self._client, self._caches.vmis, vmi, old, new
+        ), RETRY_REFUSED if untold else None
 
     @staticmethod
     def _condition(sight: _Sight, kind: str, reason: str, message: str) -> Condition:
@@ -258,6 +286,13 @@ class PodResizer:
             message=f"{_dimension_text(vmi, kind, sight.seen)}: {message}",
             observed_generation=vmi.metadata.generation,
         )
+
+
+async def _both(one: Awaitable[A], other: Awaitable[B]) -> tuple[A, B]:
+    """Both to their end, whatever comes of each."""
+    first, second = asyncio.ensure_future(one), asyncio.ensure_future(other)
+    await asyncio.gather(first, second, return_exceptions=True)
+    return first.result(), second.result()
 
 
 def _answers(pod: Pod) -> tuple[Condition, ...]:

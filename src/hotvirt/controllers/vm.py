@@ -25,7 +25,7 @@ from hotvirt.api.kubevirt import (
     VMStatus,
 )
 from hotvirt.api.meta import owner_reference, parse_time
-from hotvirt.api.resources import VMIS, VMS
+from hotvirt.api.resources import VMIS
 from hotvirt.kube.client import Client
 from hotvirt.kube.errors import NotFound
 from hotvirt.kube.events import Recorder
@@ -44,6 +44,8 @@ FAILURE: Final = "Failure"
 RESTART_REQUIRED: Final = "RestartRequired"
 OWN_CONDITIONS: Final = frozenset({READY, FAILURE, RESTART_REQUIRED})
 ORPHAN: Final = "orphan"
+MIRROR_DELAY: Final = 0.2
+"""Seconds for which a change of a VMI that goes on may wait for more of them before its VM shows it."""
 RETRY_START: Final = 10.0
 """Seconds until a start that the API refused is tried again: that it is allowed now has no event."""
 
@@ -74,7 +76,7 @@ class VmReconciler:
         if vm.metadata.deleting:
             await self._delete(vm, vmi)
             return None
-        vm = await add_finalizer(self._client, VMS, vm, names.FINALIZER_VM)
+        vm = await add_finalizer(self._client, self._caches.vms, vm, names.FINALIZER_VM)
         if vmi is not None and not _owns(vm, vmi):
             vmi = await self._adopt(vm, vmi)
             if vmi is None:
@@ -103,10 +105,13 @@ class VmReconciler:
             problem = await self._starter.start(vm, paused=decision.paused)
         causes: Sequence[str] | None = ()
         if vmi is not None and decision.action is Action.NOTHING and not vmi.metadata.deleting:
+            before = vmi
             vmi, causes = await self._live.sync(vm, vmi)
+            if vmi is not before and not causes:
+                return MIRROR_DELAY  # the guest first: that it was passed on is told with what comes of it
         new = self._status(vm, vmi, strategy, decision, failure, problem, causes)
         known_failure = vm.status.start_failure
-        vm = await write_status(self._client, VMS, vm, vm.status, new)
+        vm = await write_status(self._client, self._caches.vms, vm, vm.status, new)
         if failure is not None and vmi is not None and failure != known_failure:
             self._recorder.event(vm, "Warning", "StartFailed", self._why_it_failed(vmi, failure))
         if decision.action is Action.STOP and vmi is not None:
@@ -119,7 +124,7 @@ class VmReconciler:
             if vm.spec.run_strategy is None
             else {"runStrategy": strategy}
         )
-        await write(self._client, VMS, vm, {"spec": change})
+        await write(self._client, self._caches.vms, vm, {"spec": change})
 
     # Stopping
 
@@ -141,11 +146,11 @@ class VmReconciler:
             return
         orphan = ORPHAN in vm.metadata.finalizers
         if vmi is None or orphan or not _owns(vm, vmi):
-            await remove_finalizer(self._client, VMS, vm, names.FINALIZER_VM)
+            await remove_finalizer(self._client, self._caches.vms, vm, names.FINALIZER_VM)
             return
         strategy = runstrategy.effective(vm.spec.run_strategy, vm.spec.running)
         new = self._status(vm, vmi, strategy, Decision(), vm.status.start_failure, None, ())
-        vm = await write_status(self._client, VMS, vm, vm.status, new)
+        vm = await write_status(self._client, self._caches.vms, vm, vm.status, new)
         if not vmi.metadata.deleting:
             await self._stop(vm, vmi)
 
@@ -157,7 +162,10 @@ class VmReconciler:
             return None
         owners = [msgspec.to_builtins(owner) for owner in vmi.metadata.owner_references]
         return await write(
-            self._client, VMIS, vmi, {"metadata": {"ownerReferences": [*owners, owner_reference(vm)]}}
+            self._client,
+            self._caches.vmis,
+            vmi,
+            {"metadata": {"ownerReferences": [*owners, owner_reference(vm)]}},
         )
 
     async def _report_foreign(self, vm: VirtualMachine) -> None:
@@ -170,7 +178,7 @@ class VmReconciler:
         new = self._status(
             vm, None, strategy, Decision(requests=_requests(vm)), vm.status.start_failure, problem, ()
         )
-        await write_status(self._client, VMS, vm, vm.status, new)
+        await write_status(self._client, self._caches.vms, vm, vm.status, new)
 
     # Status
 
@@ -266,6 +274,18 @@ class VmReconciler:
                 claim = self._caches.claims.get(namespace, volume.claim_name)
                 unbound = unbound or (claim is not None and claim.status.phase == "Pending")
         return Volumes(failed, provisioning, unbound)
+
+
+def mirror_delay(old: VirtualMachineInstance | None, new: VirtualMachineInstance | None) -> float:
+    """What starts, ends or fails a machine is shown at once, what only changes about it a moment later."""
+    if old is None or new is None or old.metadata.uid != new.metadata.uid:
+        return 0.0
+    same = (
+        old.status.phase == new.status.phase
+        and old.metadata.deleting == new.metadata.deleting
+        and is_true(old.status.conditions, READY) == is_true(new.status.conditions, READY)
+    )
+    return MIRROR_DELAY if same else 0.0
 
 
 def _owns(vm: VirtualMachine, vmi: VirtualMachineInstance) -> bool:

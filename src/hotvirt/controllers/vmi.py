@@ -16,7 +16,7 @@ from hotvirt.api.conditions import FALSE, TRUE, Condition, find, is_true
 from hotvirt.api.core import PersistentVolumeClaim, Pod
 from hotvirt.api.kubevirt import VirtualMachineInstance, VMIStatus
 from hotvirt.api.meta import now
-from hotvirt.api.resources import DATAVOLUMES, PODS, PVCS, VMIS, VMS
+from hotvirt.api.resources import DATAVOLUMES, PODS, PVCS, VMS
 from hotvirt.kube.client import Client
 from hotvirt.kube.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
 from hotvirt.kube.events import Recorder
@@ -64,7 +64,7 @@ class VmiReconciler:
         if vmi.status.phase in FINAL_PHASES:
             await self._observe(vmi, pod, None)
             return None
-        vmi = await add_finalizer(self._client, VMIS, vmi, names.FINALIZER_VMI)
+        vmi = await add_finalizer(self._client, self._caches.vmis, vmi, names.FINALIZER_VMI)
         again, problem = None, None
         if pod is None and vmi.status.phase in ("", PENDING):
             pod, problem = await self._make_pod(vmi)
@@ -174,7 +174,7 @@ class VmiReconciler:
             # A change of size ends with the machine.
             left = tuple(each for each in new.conditions if each.type not in CONDITIONS)
             new = msgspec.structs.replace(new, conditions=left)
-        vmi = await write_status(self._client, VMIS, vmi, old, new)
+        vmi = await write_status(self._client, self._caches.vmis, vmi, old, new)
         if phase in FINAL_PHASES and old.phase not in FINAL_PHASES:
             self._tell_the_end(vmi, pod)
         if handed_over and pod is not None:
@@ -200,7 +200,10 @@ class VmiReconciler:
         if vmi.metadata.labels.get(names.LABEL_NODE_NAME) == pod.spec.node_name:
             return vmi
         return await write(
-            self._client, VMIS, vmi, {"metadata": {"labels": {names.LABEL_NODE_NAME: pod.spec.node_name}}}
+            self._client,
+            self._caches.vmis,
+            vmi,
+            {"metadata": {"labels": {names.LABEL_NODE_NAME: pod.spec.node_name}}},
         )
 
     async def _open_gate(self, vmi: VirtualMachineInstance, pod: Pod) -> None:
@@ -234,7 +237,7 @@ class VmiReconciler:
         if names.FINALIZER_VMI not in vmi.metadata.finalizers:
             return
         if pod is None:
-            await remove_finalizer(self._client, VMIS, vmi, names.FINALIZER_VMI)
+            await remove_finalizer(self._client, self._caches.vmis, vmi, names.FINALIZER_VMI)
             return
         vmi = await self._observe(vmi, pod, None)
         grace = pod_grace_period(vmi.spec)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from hotvirt.api.core import Node, Pod, ResourceQuota
+from hotvirt.api.core import LimitRange, Node, Pod, ResourceQuota
 from hotvirt.api.kubevirt import VirtualMachineInstance
 from hotvirt.plan.podresize import Cause, Quantities
 from hotvirt.plan.runstrategy import FINAL_PHASES
@@ -12,24 +12,37 @@ from hotvirt.plan.runstrategy import FINAL_PHASES
 from .caches import ON_NODE, Caches
 
 
-def worlds(caches: Caches, vmi: VirtualMachineInstance, pod: Pod) -> dict[Cause, str]:
-    """For each kind of refusal, what it depends on, as it is now."""
-    namespace = vmi.metadata.namespace
-    others = [
-        each
-        for each in caches.pods.by_index(ON_NODE, pod.spec.node_name)
-        if each.metadata.uid != pod.metadata.uid
-    ]
-    return {
-        Cause.NODE: _room(caches.nodes.get(None, pod.spec.node_name), others),
-        Cause.QUOTA: _quotas(caches.quotas.list(namespace)),
-        Cause.LIMIT_RANGE: ",".join(
-            sorted(
-                f"{each.metadata.name}:{each.metadata.resource_version}"
-                for each in caches.limit_ranges.list(namespace)
-            )
-        ),
-    }
+class Worlds(Mapping[Cause, str]):
+    """For each kind of refusal, what it depends on, as it is now: worked out when it is asked for."""
+
+    def __init__(self, caches: Caches, vmi: VirtualMachineInstance, pod: Pod, era: str) -> None:
+        """`era` changes when what nothing tells of is worth another try."""
+        namespace = vmi.metadata.namespace
+        self._ways: dict[Cause, Callable[[], str]] = {
+            Cause.NODE: lambda: _node(caches, pod),
+            Cause.QUOTA: lambda: _quotas(caches.quotas.list(namespace)),
+            Cause.LIMIT_RANGE: lambda: _versions(caches.limit_ranges.list(namespace)),
+            Cause.OTHER: lambda: era,
+        }
+
+    def __getitem__(self, cause: Cause) -> str:
+        return self._ways[cause]()
+
+    def __iter__(self) -> Iterator[Cause]:
+        return iter(self._ways)
+
+    def __len__(self) -> int:
+        return len(self._ways)
+
+
+def _node(caches: Caches, pod: Pod) -> str:
+    name = pod.spec.node_name
+    others = [each for each in caches.pods.by_index(ON_NODE, name) if each.metadata.uid != pod.metadata.uid]
+    return _room(caches.nodes.get(None, name), others)
+
+
+def _versions(ranges: Iterable[LimitRange]) -> str:
+    return ",".join(sorted(f"{each.metadata.name}:{each.metadata.resource_version}" for each in ranges))
 
 
 def _room(node: Node | None, others: Iterable[Pod]) -> str:

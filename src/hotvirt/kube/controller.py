@@ -17,6 +17,7 @@ from .informer import Informer, Key
 from .workqueue import Priority, ShutDown, WorkQueue
 
 T = TypeVar("T")
+Delay = Callable[[T | None, T | None], float]
 Reconcile = Callable[[Key], Awaitable[float | None]]
 log = logging.getLogger(__name__)
 LOUD_AFTER = 5
@@ -34,17 +35,23 @@ class Controller:
         self._resync = resync
         self._sources: list[tuple[Informer[Any], Callable[[Any], Iterable[Key]]]] = []
 
-    def watch(self, informer: Informer[T], keys: Callable[[T], Iterable[Key]]) -> None:
-        """Reconcile `keys(object)` whenever an object of `informer` changes (its old and its new keys)."""
+    def watch(
+        self, informer: Informer[T], keys: Callable[[T], Iterable[Key]], delay: Delay[T] | None = None
+    ) -> None:
+        """Reconcile `keys(object)` whenever an object of `informer` changes (its old and its new keys).
+
+        `delay(old, new)` says for how many seconds a change may wait for more of them.
+        """
         self._sources.append((informer, keys))
 
         def changed(old: T | None, new: T | None) -> None:
             # What is there at the start was reconciled before, most likely: it waits behind what happens now.
             priority = Priority.CHANGE if informer.has_synced else Priority.RESYNC
+            later = delay(old, new) if delay is not None else 0.0
             for obj in (old, new):
                 if obj is not None:
                     for key in keys(obj):
-                        self.queue.add(key, priority)
+                        self.queue.add_after(key, later, priority)
 
         informer.add_handler(changed)
 

@@ -31,6 +31,8 @@ SIMILAR_WITHIN = 600.0
 BURST_PER_OBJECT = 25
 EVENTS_PER_SECOND = 1 / 300
 CLOSE_WITHIN = 5.0
+BEHIND = 0.1
+"""Seconds that an event waits for others: what it tells of goes first, and needs the API itself."""
 RETRIES = 6
 
 
@@ -76,6 +78,7 @@ class Recorder:
         self._clock = clock
         self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(QUEUE_SIZE)
         self._task: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
         self._limits: _Memory[RateLimit] = _Memory()
         self._similar: _Memory[_Similar] = _Memory()
         self._known: _Memory[_Known] = _Memory()
@@ -112,7 +115,11 @@ class Recorder:
 
     async def _send_all(self) -> None:
         while True:
-            event = await self._queue.get()
+            if self._queue.empty():
+                event = await self._queue.get()
+                await self._let_others_go_first()
+            else:
+                event = self._queue.get_nowait()
             try:
                 await self._send_with_patience(event)
             except ApiError as error:
@@ -121,6 +128,13 @@ class Recorder:
                 )
             finally:
                 self._queue.task_done()
+
+    async def _let_others_go_first(self) -> None:
+        try:
+            async with asyncio.timeout(BEHIND):
+                await self._hurry.wait()
+        except TimeoutError:
+            return
 
     async def _send_with_patience(self, event: dict[str, Any]) -> None:
         """An API that is away for a moment comes back; one that refuses does not change its mind."""
@@ -178,7 +192,9 @@ class Recorder:
 
     async def flush(self) -> None:
         """Wait until all events so far are written."""
+        self._hurry.set()
         await self._queue.join()
+        self._hurry.clear()
 
     async def close(self) -> None:
         """Write what is left, for a few seconds at most, and stop."""

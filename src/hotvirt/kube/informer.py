@@ -87,6 +87,7 @@ class Informer(Generic[T]):
         self._index_functions = dict(indexes or {})
         self._index: dict[str, dict[str, set[Key]]] = {name: {} for name in self._index_functions}
         self._entries: dict[Key, _Entry[T]] = {}
+        self._learnt: dict[Key, Any] = {}
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
         self._version: str | None = None
@@ -106,8 +107,25 @@ class Informer(Generic[T]):
         await self._synced.wait()
 
     def get(self, namespace: str | None, name: str) -> T | None:
-        entry = self._entries.get((namespace or "", name))
-        return None if entry is None else self._view(entry)
+        key = (namespace or "", name)
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        learnt: T | None = self._learnt.get(key)
+        return self._view(entry) if learnt is None else learnt
+
+    def learn(self, obj: Any) -> None:
+        """What a write was answered with (a typed object): until the watch has it too, `get` hands it out.
+
+        So whoever acts on its own writes is not in conflict with itself.
+        """
+        meta = obj.metadata
+        entry, learnt = self._entries.get(meta.key), self._learnt.get(meta.key)
+        if entry is None or entry.uid != meta.uid:
+            return
+        known = [entry.resource_version, *([learnt.metadata.resource_version] if learnt else [])]
+        if all(_is_newer(meta.resource_version, each) for each in known):
+            self._learnt[meta.key] = obj
 
     def list(self, namespace: str | None = None) -> builtins.list[T]:
         return [
@@ -251,10 +269,7 @@ class Informer(Generic[T]):
         known = self._entries.get(key)
         if known is None:
             return False
-        try:
-            return int(entry.resource_version) <= int(known.resource_version)
-        except ValueError:
-            return False
+        return not _is_newer(entry.resource_version, known.resource_version, otherwise=True)
 
     def _put(self, key: Key, entry: _Entry[T]) -> None:
         old = self._entries.get(key)
@@ -270,10 +285,14 @@ class Informer(Generic[T]):
                 for value in function(view):
                     self._index[name].setdefault(value, set()).add(key)
         self._entries[key] = entry
+        learnt = self._learnt.get(key)
+        if learnt is not None and not _is_newer(learnt.metadata.resource_version, entry.resource_version):
+            del self._learnt[key]
         self._notify(old, entry)
 
     def _remove(self, key: Key, last: _Entry[T] | None = None) -> None:
         old = self._entries.pop(key, None)
+        self._learnt.pop(key, None)
         if old is None:
             return
         if self._index_functions:
@@ -302,6 +321,14 @@ class Informer(Generic[T]):
             handler(old, new)
         except Exception:
             log.exception("a handler of %s failed", self.resource.group_resource)
+
+
+def _is_newer(one: str, other: str, *, otherwise: bool = False) -> bool:
+    """Of two resourceVersions; `otherwise` where they are no numbers."""
+    try:
+        return int(one) > int(other)
+    except ValueError:
+        return otherwise
 
 
 class Informers:

@@ -59,12 +59,12 @@ class NodeAgent:
         self._root = node_root
         self._driver = next(iter(drivers.values()))
         self._recorder = recorder
-        self._turns = Turns(client, recorder)
         self._guests: dict[Key, Guest] = {}
         self._watch: FolderWatch | None = None
         self._vmis = Informer(
             client, VMIS, VirtualMachineInstance, label_selector=f"{names.LABEL_NODE_NAME}={node_name}"
         )
+        self._turns = Turns(client, self._vmis, recorder)
         self._pods = Informer(
             client,
             PODS,

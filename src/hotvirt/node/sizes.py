@@ -71,7 +71,12 @@ class Sizer:
         self._since: dict[str, tuple[tuple[int, int], float]] = {}
 
     async def step(
-        self, running: RunningMachine, observed: Observed, aim: Guest, unplugs: bool
+        self,
+        running: RunningMachine,
+        observed: Observed,
+        aim: Guest,
+        unplugs: bool,
+        look: Callable[[], Awaitable[Observed]],
     ) -> tuple[Observed, tuple[Obstacle, ...]]:
         """Bring the machine nearer to its aim; what is true then, and what stands in the way."""
         problems: dict[str, Obstacle] = {}
@@ -92,7 +97,7 @@ class Sizer:
                 )
             if steps:
                 problems = {each.resource: each for each in await asyncio.gather(*steps) if each}
-                observed = await running.observe()
+                observed = await look()
         return observed, tuple(self._obstacles(observed, aim, unplugs, problems))
 
     @staticmethod

@@ -8,6 +8,7 @@ force: so the guest always fits its Pod, whoever dies at whatever line. `docs/ar
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,8 @@ HOT_VCPU_CHANGE: Final = "HotVCPUChange"
 HOT_MEMORY_CHANGE: Final = "HotMemoryChange"
 HOT_RESOURCES_CHANGE: Final = "HotResourcesChange"
 CONDITIONS: Final = (HOT_VCPU_CHANGE, HOT_MEMORY_CHANGE, HOT_RESOURCES_CHANGE)
+WELL: Final = frozenset({"PodResize", "PodResizeInProgress", "GuestPending"})
+"""The reasons of a change that goes on."""
 _CONDITION_OF: Final = {CPU_RESOURCE: HOT_VCPU_CHANGE, MEMORY_RESOURCE: HOT_MEMORY_CHANGE}
 
 
@@ -202,18 +205,33 @@ def _covers(size: Size | None, needed: Size, resource: str) -> bool:
     )
 
 
-def pending(vmi: VirtualMachineInstance, seen: View, pod_differs: bool) -> tuple[str, ...]:
-    """The conditions that should stand now."""
+def pending(
+    vmi: VirtualMachineInstance, seen: View, pod_differs: Set[str], unseen: bool = False
+) -> tuple[str, ...]:
+    """The conditions that should stand now.
+
+    `pod_differs` names the resources in which the Pod is not what it should be; `unseen` says that its node
+    has not looked at the size that is asked for now, so that nothing can be over.
+    """
+
+    def stands(kind: str) -> bool:
+        return find(vmi.status.conditions, kind) is not None
+
     changes = [
         kind
         for resource, kind in _CONDITION_OF.items()
         if not seen.at_rest(resource)
         # Guest and hypervisor are there, the Pod is not: the change is over when that is too.
-        or (pod_differs and find(vmi.status.conditions, kind) is not None)
+        or ((unseen or resource in pod_differs) and stands(kind))
     ]
-    if pod_differs and not seen.settled and not changes:
+    if not changes and ((pod_differs and not seen.settled) or (unseen and stands(HOT_RESOURCES_CHANGE))):
         return (HOT_RESOURCES_CHANGE,)
     return tuple(changes)
+
+
+def goes_well(vmi: VirtualMachineInstance) -> bool:
+    """Whether no change of this VMI is said to be held up."""
+    return all(each.reason in WELL for each in vmi.status.conditions if each.type in CONDITIONS)
 
 
 def explain(

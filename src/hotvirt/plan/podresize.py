@@ -108,6 +108,34 @@ def actual_size(pod: Pod, container: str) -> Size | None:
     return None if status is None or status.resources is None else size_of(status.resources)
 
 
+def is_seen(pod: Pod) -> bool:
+    """Whether the node has looked at the size that is asked for now; one that does not tell is believed.
+
+    Until then what it says to be in force may be on its way to another size.
+    """
+    return (pod.status.observed_generation or pod.metadata.generation) >= pod.metadata.generation
+
+
+def differing(*sizes: Size | None) -> frozenset[str]:
+    """The resources in which these are not all the same; all of them where one is not known."""
+
+    def of(size: Size | None, name: str) -> object:
+        return None if size is None else (size.requests.get(name), size.limits.get(name))
+
+    return frozenset(
+        name for name in RESIZABLE if None in sizes or len({of(size, name) for size in sizes}) > 1
+    )
+
+
+def grows_only(target: Size, asked: Size) -> bool:
+    """Whether nothing is asked for that is less than before."""
+    return all(
+        target_part.get(name, value) >= value
+        for part, target_part in ((asked.requests, target.requests), (asked.limits, target.limits))
+        for name, value in part.items()
+    )
+
+
 def target_size(wanted: Size, in_use: Size, asked: Size) -> Size:
     """What to ask for: what is wanted, but never less than what the guest still has, in the shape of the Pod.
 

@@ -99,8 +99,8 @@ class PodWorker:
         return bool(self._runtime and self._runtime.started)
 
     def update(self, pod: Pod, raw: dict[str, Any]) -> None:
-        if int(pod.metadata.resource_version) < int(self.pod.metadata.resource_version):
-            return  # our own write has told us more already
+        if int(pod.metadata.resource_version) <= int(self.pod.metadata.resource_version):
+            return  # our own write has told us as much already
         self.pod, self._raw = pod, raw
         self.wake.set()
 
@@ -352,11 +352,10 @@ class PodWorker:
         used = self._node.ledger.total(without=self.uid)
         self._resizer.allocate(self.pod, used, self._node.allocatable)
         self._book()
-        if self._resizer.must_actuate:
-            await self._report()  # allocated, and in progress: for whoever watches
-            if not self._resizer.actuate(self.pod, self._runtime):
-                self._failures += 1
-                return self._backoff()
+        # Done at once or refused: there is no time between in which it would be said to be in progress.
+        if self._resizer.must_actuate and not self._resizer.actuate(self.pod, self._runtime):
+            self._failures += 1
+            return self._backoff()
         return None
 
     def _wait_and_retry(self, reason: str, message: str) -> float:
@@ -406,11 +405,12 @@ class PodWorker:
         if self.pod.status.phase in ("Succeeded", "Failed") and not self._known.runs:
             return  # it ended long ago, or was rejected: nothing new can be known of it
         status = pod_status(self.pod, raw_status, self._known)
-        if status == raw_status:
+        difference = _difference(raw_status, status)
+        if not difference:
             return
         patch = {
             "metadata": {"uid": self.uid, "resourceVersion": self.pod.metadata.resource_version},
-            "status": _difference(raw_status, status),
+            "status": difference,
         }
         key = self.pod.metadata.name, patch, self.pod.metadata.namespace
         raw = await self._node.client.patch(PODS, *key, subresource="status")
@@ -430,6 +430,7 @@ class PodWorker:
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """A merge patch of the top-level fields; null removes one."""
-    changed = {key: value for key, value in new.items() if old.get(key) != value}
+    """A merge patch of the top-level fields; null removes one. Whether a null is kept is up to the API."""
+    before, after = codec.without_nulls(old), codec.without_nulls(new)
+    changed = {key: value for key, value in new.items() if before.get(key) != after.get(key)}
     return changed | {key: None for key in old if key not in new}

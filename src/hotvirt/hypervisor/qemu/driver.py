@@ -139,6 +139,7 @@ class QemuMachine:
             self._guest_shut_down.set()
         if name in ("VSERPORT_CHANGE", "RESET"):
             self._memory.forget_guest()
+        self._vcpus.forget_guest()
         self._waiter.stir()
         change = _CHANGES.get(name)
         if change is not None:
@@ -162,9 +163,11 @@ class QemuMachine:
     # What is
 
     async def observe(self) -> Observed:
-        state, slots = await asyncio.gather(self._do("query-status"), self._vcpus.slots())
+        state, slots, device = await asyncio.gather(
+            self._do("query-status"), self._vcpus.slots(), self._memory.device()
+        )
         status = _STATUS.get(str(state.get("status")), Status.OTHER)
-        memory = await self._memory.view(self._agent_open and status is Status.RUNNING)
+        memory = await self._memory.view(device, self._agent_open and status is Status.RUNNING)
         # A guest that stands still cannot answer, and stays as it was.
         connected = self._agent_open
         if not self._agent_open:
@@ -189,7 +192,7 @@ class QemuMachine:
     async def _guest(self) -> GuestView | None:
         """None where the agent does not answer. What an old agent cannot say stays empty."""
         try:
-            listed = await self._agent.vcpus()
+            listed = await self._vcpus.listed()
             if self._facts is None:
                 self._facts = await self._read_facts()
             facts = self._facts

@@ -7,7 +7,6 @@ live in them that could not be moved: only such memory comes back.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -34,6 +33,8 @@ class HotMemory:
         self._waiter = waiter
         self._prepared = False
         self._block_size = 0
+        self._boot: int | None = None
+        """The memory at boot, which stays."""
         self._stands_at, self._stands_since = -1, 0.0
 
     def forget_guest(self) -> None:
@@ -41,20 +42,21 @@ class HotMemory:
         self._prepared = False
         self._block_size = 0
 
-    async def view(self, ask_guest: bool) -> MemoryView:
-        summary, device = await asyncio.gather(self._do("query-memory-size-summary", None), self._device())
+    async def view(self, device: dict[str, Any] | None, ask_guest: bool) -> MemoryView:
+        if self._boot is None:
+            self._boot = int((await self._do("query-memory-size-summary", None))["base-memory"])
         if device is None:
-            return MemoryView(boot=summary["base-memory"])
-        plugged = device["size"]
+            return MemoryView(boot=self._boot)
         return MemoryView(
-            boot=summary["base-memory"],
+            boot=self._boot,
             requested=device["requested-size"],
-            plugged=plugged,
+            plugged=device["size"],
             region=device["max-size"],
             online=await self._online(device) if ask_guest else None,
         )
 
-    async def _device(self) -> dict[str, Any] | None:
+    async def device(self) -> dict[str, Any] | None:
+        """The virtio-mem device as QEMU tells it."""
         for device in await self._do("query-memory-devices", None):
             data: dict[str, Any] = device.get("data", {})
             if device.get("type") == "virtio-mem" and data.get("id") == command.MEMORY_DEVICE:
@@ -90,7 +92,7 @@ class HotMemory:
 
     async def bring_to(self, plugged: int, timeout: float, ask_guest: bool) -> None:
         """Have so much plugged and in use, as far as the guest goes along within the time."""
-        device = await self._device()
+        device = await self.device()
         if device is None:
             if plugged:
                 raise DriverError("this machine was started without room for more memory. Restart the VM")
@@ -107,7 +109,7 @@ class HotMemory:
             self._moved(device["size"])
 
         async def settled() -> bool:
-            now = await self._device()
+            now = await self.device()
             if now is None:
                 return True
             if ask_guest and now["size"] <= plugged:

@@ -8,6 +8,7 @@ later when a vCPU is unplugged there. Parked ones are the first to come back.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ from hotvirt.hypervisor.qemu.guest_agent import AgentError, GuestAgent, NoAgent
 from hotvirt.hypervisor.qemu.waiting import Waiter
 
 Do = Callable[[str, dict[str, Any] | None], Awaitable[Any]]
+# What the guest said of its vCPUs so recently is not asked again: each question costs it milliseconds.
+JUST_NOW = 0.1
 
 
 class Vcpus:
@@ -24,6 +27,22 @@ class Vcpus:
         self._do = do
         self._agent = agent
         self._waiter = waiter
+        self._listed: tuple[float, list[dict[str, Any]]] | None = None
+
+    def forget_guest(self) -> None:
+        """Something happened: what the guest said before may not be so any more."""
+        self._listed = None
+
+    async def listed(self) -> list[dict[str, Any]]:
+        """The guest's own list, as it is or was a moment ago."""
+        if self._listed is not None and time.monotonic() - self._listed[0] < JUST_NOW:
+            return self._listed[1]
+        return await self._list()
+
+    async def _list(self) -> list[dict[str, Any]]:
+        listed = await self._agent.vcpus()
+        self._listed = time.monotonic(), listed
+        return listed
 
     async def slots(self) -> list[tuple[Slot, dict[str, Any]]]:
         """In the order in which they are filled, each with what QEMU says of it (it lists the highest
@@ -53,6 +72,7 @@ class Vcpus:
             raise DriverError(
                 f"{count} vCPUs do not fit: this machine was started with {len(slots)} slots. Restart the VM"
             )
+        self.forget_guest()
         await asyncio.gather(*(self._plug(slot, entry) for slot, entry in free[: max(0, missing)]))
 
     async def _plug(self, slot: Slot, entry: dict[str, Any]) -> None:
@@ -74,7 +94,7 @@ class Vcpus:
 
     async def _use_what_is_there(self, count: int, before: int | None) -> int | None:
         try:
-            listed = await self._agent.vcpus()
+            listed = await self.listed()
             online = [vcpu for vcpu in listed if vcpu.get("online")]
             if len(online) < count:
                 change = [vcpu for vcpu in listed if not vcpu.get("online")][: count - len(online)]
@@ -82,9 +102,12 @@ class Vcpus:
                 spare = [vcpu for vcpu in online if vcpu.get("can-offline")]
                 change = spare[len(spare) - min(len(spare), len(online) - count) :][::-1]
             if not change:
+                if len(online) != count:
+                    self.forget_guest()  # it is to be looked at again
                 return len(online)
+            self.forget_guest()
             await self._agent.set_vcpus({int(vcpu["logical-id"]): len(online) < count for vcpu in change})
-            return sum(bool(vcpu.get("online")) for vcpu in await self._agent.vcpus())
+            return sum(bool(vcpu.get("online")) for vcpu in await self._list())
         except (NoAgent, AgentError, KeyError):
             return before
 

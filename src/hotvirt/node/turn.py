@@ -1,0 +1,149 @@
+"""One turn at one machine: look, claim, act, tell.
+
+What is claimed stands in the API before it is taken; what was reached is told in one write afterwards
+(`plan.change` has the rule). A turn that finds nothing to do writes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hotvirt.api import codec
+from hotvirt.api.conditions import Condition
+from hotvirt.api.kubevirt import Obstacle, VirtualMachineInstance, VMIStatus
+from hotvirt.api.meta import now
+from hotvirt.api.pods import Pod
+from hotvirt.api.resources import VMIS
+from hotvirt.hypervisor.driver import Observed, RunningMachine, Status
+from hotvirt.kube.client import Client
+from hotvirt.kube.events import Recorder
+from hotvirt.kube.informer import Informer
+from hotvirt.kube.patch import merge_diff
+from hotvirt.node import looks, sizes
+from hotvirt.node.guest import STARTING_POLL, Guest
+from hotvirt.node.requests import carry_out
+from hotvirt.node.status import Seen, vmi_status
+from hotvirt.plan import change
+
+
+class Turns:
+    def __init__(self, client: Client, vmis: Informer[VirtualMachineInstance], recorder: Recorder) -> None:
+        self._client = client
+        self._vmis = vmis
+        self._recorder = recorder
+
+    async def take(self, vmi: VirtualMachineInstance, pod: Pod, guest: Guest, gate: bool) -> float | None:
+        """When to look again; None: when something changes."""
+        again = await self._take(vmi, pod, guest, gate)
+        if again is not None and again != looks.HOLD:
+            guest.looks.forget()  # that is what it is to be looked at for
+        return again
+
+    async def _take(self, vmi: VirtualMachineInstance, pod: Pod, guest: Guest, gate: bool) -> float | None:
+        running, generation = guest.running, vmi.metadata.generation
+        assert running is not None
+        if vmi.status.hotvirt.requests:
+            await self._carry_out_requests(vmi, guest, running)
+            guest.looks.forget()
+        observed = await guest.looks.look(running, generation)
+        claimed = _claimed(vmi, observed, guest.unplugs)
+        aim = sizes.aims(vmi, claimed, observed.memory.boot, gate)
+        claims = claimed.join(aim)
+        if vmi.status.hotvirt.claimed != claims.status():
+            vmi = await self._tell(vmi, self._status(vmi, pod, guest, observed, claims))
+        observed, obstacles = await guest.sizer.step(
+            running, observed, aim, guest.unplugs, lambda: guest.looks.look_anew(running, generation)
+        )
+        if guest.panicked:
+            guest.panicked = False
+            self._recorder.event(vmi, "Warning", "GuestPanicked", "The guest's kernel panicked.")
+        # Never below what the machine still has: that is given back only when it was seen to be gone.
+        claimed = aim.join(sizes.used(observed, guest.unplugs))
+        status = self._status(vmi, pod, guest, observed, claimed, obstacles)
+        waits = gate and change.wanted_guest(vmi.spec).exceeds(aim) and change.goes_well(vmi)
+        if waits and _only_observes(vmi.status, status) and guest.looks.may_hold(generation):
+            return looks.HOLD
+        await self._tell(vmi, status)
+        if obstacles:
+            return sizes.LATER
+        if sizes.reached(observed) != aim and observed.status is Status.RUNNING:
+            return STARTING_POLL
+        return guest.next_look_at_agent(observed)
+
+    async def _carry_out_requests(
+        self, vmi: VirtualMachineInstance, guest: Guest, running: RunningMachine
+    ) -> None:
+        """They go from the API with the status that is written next."""
+        for request in vmi.status.hotvirt.requests:
+            problem = await carry_out(running, guest.folder, request)
+            if problem:
+                self._recorder.event(vmi, "Warning", "RequestFailed", f"{request.action}: {problem}")
+
+    @staticmethod
+    def _status(
+        vmi: VirtualMachineInstance,
+        pod: Pod,
+        guest: Guest,
+        observed: Observed,
+        claimed: change.Guest,
+        obstacles: tuple[Obstacle, ...] | None = None,
+    ) -> VMIStatus:
+        assert guest.running is not None
+        seen = Seen(
+            observed=observed,
+            accelerator=guest.accelerator,
+            hypervisor=guest.running.version,
+            boot_memory=guest.boot_memory,
+            pod_address=pod.status.pod_ip,
+            machine=guest.machine,
+            claimed=claimed.status(),
+            obstacles=vmi.status.hotvirt.obstacles if obstacles is None else obstacles,
+        )
+        return vmi_status(vmi, seen, now())
+
+    async def _tell(self, vmi: VirtualMachineInstance, status: VMIStatus) -> VirtualMachineInstance:
+        """Write the difference, if there is one, on top of exactly what was read."""
+        if status == vmi.status:
+            return vmi
+        difference = merge_diff(codec.builtins(vmi.status), codec.builtins(status))
+        if not difference:
+            return vmi
+        patch: dict[str, Any] = {
+            "metadata": {"resourceVersion": vmi.metadata.resource_version},
+            "status": difference,
+        }
+        written = await self._client.patch(
+            VMIS,
+            vmi.metadata.name,
+            patch,
+            vmi.metadata.namespace,
+            kind="merge",
+            subresource="status",
+            cls=VirtualMachineInstance,
+        )
+        self._vmis.learn(written)
+        if vmi.status.phase != status.phase:
+            self._recorder.event(vmi, "Normal", "Started", "VirtualMachineInstance started.")
+        return written
+
+
+def _claimed(vmi: VirtualMachineInstance, observed: Observed, unplugs: bool) -> change.Guest:
+    """What stands in the VMI; what the machine has where nothing stands there yet."""
+    has = sizes.used(observed, unplugs)
+    stands = vmi.status.hotvirt.claimed
+    if stands is None:
+        return has
+    return change.Guest(stands.vcpus, stands.memory.value if stands.memory else has.memory).join(has)
+
+
+def _only_observes(old: VMIStatus, new: VMIStatus) -> bool:
+    """Whether all that is new is for which generation it was seen."""
+
+    def plain(conditions: tuple[Condition, ...]) -> list[Condition]:
+        return [msgspec.structs.replace(each, observed_generation=None) for each in conditions]
+
+    return msgspec.structs.replace(old, conditions=()) == msgspec.structs.replace(
+        new, conditions=()
+    ) and plain(old.conditions) == plain(new.conditions)
