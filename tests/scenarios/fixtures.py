@@ -52,7 +52,7 @@ async def main(guests: dict[str, Guest]) -> AsyncIterator[Guest]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def guaranteed(guests: dict[str, Guest]) -> AsyncIterator[Guest]:
-    """4 sockets, 512Mi of up to 1Gi, requests as limits."""
+    """2 sockets, 512Mi of up to 1Gi, requests as limits."""
     async for each in lent(guests[RATIO]):
         yield each
 

@@ -142,7 +142,7 @@ MAIN, VALUE, RATIO = "main", "by-value", "by-ratio"
 
 
 async def start_all(place: Place, kube: Kube) -> dict[str, Guest]:
-    """Three guests of 4 sockets, for the three ways to say how far they may grow.
+    """Three guests of up to 8 sockets, for the three ways to say how far they may grow.
 
     `main` has limits, and room for memory; `by-ratio` is of the quality of service Guaranteed.
     """
@@ -152,17 +152,17 @@ async def start_all(place: Place, kube: Kube) -> dict[str, Guest]:
         place, kube, MAIN, cpu={"sockets": 4, "maxSockets": 8}, memory={"guest": "1Gi"}, resources=limited
     )
     await configure(kube, {"liveUpdateConfiguration": {"maxCpuSockets": 8}})
-    await _start(place, kube, VALUE, cpu={"sockets": 4}, memory={"guest": "256Mi"})
-    await configure(kube, {"liveUpdateConfiguration": {"maxCpuSockets": None, "maxHotplugRatio": 2}})
+    await _start(place, kube, VALUE, cpu={"sockets": 1}, memory={"guest": "256Mi"})
+    await configure(kube, {"liveUpdateConfiguration": {"maxCpuSockets": None, "maxHotplugRatio": 4}})
     memory = {"guest": "512Mi", "maxGuest": "1Gi"}
     await _start(
-        place, kube, RATIO, cpu={"sockets": 4}, memory=memory, resources={"requests": same, "limits": same}
+        place, kube, RATIO, cpu={"sockets": 2}, memory=memory, resources={"requests": same, "limits": same}
     )
     await configure(kube, {"liveUpdateConfiguration": None})
     guests = {
         MAIN: Guest(place, kube, MAIN, 4, "1Gi"),
-        VALUE: Guest(place, kube, VALUE, 4, "256Mi"),
-        RATIO: Guest(place, kube, RATIO, 4, "512Mi"),
+        VALUE: Guest(place, kube, VALUE, 1, "256Mi"),
+        RATIO: Guest(place, kube, RATIO, 2, "512Mi"),
     }
     await asyncio.gather(*(each.booted() for each in guests.values()))
     return guests
