@@ -14,7 +14,7 @@ SOAKED := tests/embedded/test_up_crash.py tests/embedded/test_resize.py tests/em
 # the tiers that need kubectl or the real API server
 KUBE_TIERS := conformance kubectl embedded faults
 
-.PHONY: help demo test $(TIERS:%=test-%) lint format bench soak crds manifests lock setup clean
+.PHONY: help demo test $(TIERS:%=test-%) test-cluster cluster cluster-down lint format bench soak crds manifests lock setup clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,8 +37,19 @@ test-guest:
 	@$(PYTEST) tests/guest
 
 $(KUBE_TIERS:%=test-%): test-%:
-	@hack/setup test
+	@hack/setup kube
 	@$(PYTEST) tests/$*
+
+test-cluster:
+	@hack/setup test
+	@$(PYTEST) tests/cluster
+
+cluster: ## start a real Kubernetes cluster of one node on this machine (as root) and say how to use it
+	@hack/setup test
+	@hack/cluster up
+
+cluster-down: ## stop it; nothing of it stays
+	@hack/cluster down
 
 lint: setup ## ruff, mypy and the import contracts
 	@$(BIN)/ruff check --quiet $(SOURCES)

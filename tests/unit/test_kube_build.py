@@ -94,6 +94,39 @@ def test_the_users_own_programs_go_first(environment: dict[str, str], go: Path, 
     assert builds(go) == 2
 
 
+def test_what_is_missing_is_said_and_not_built(environment: dict[str, str], go: Path) -> None:
+    build(environment, "kubectl")
+    asked = build(environment, "--missing", "kubectl", "kubelet")
+    assert (asked.returncode, asked.stdout) == (0, "kubelet\n")
+    assert build(environment, "--missing", "kubectl").stdout == ""
+    assert builds(go) == 1
+
+
+def test_another_minor_and_helm_have_folders_of_their_own(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "kube-apiserver").touch(mode=0o755)
+    assets = environment | {"KUBEBUILDER_ASSETS": str(own)}
+    older = build(assets, "--minor", "1.34", "kube-apiserver")
+    assert Path(older.stdout.strip()).name.startswith("v1.34."), older.stderr
+    helm = build(environment, "helm")
+    assert Path(helm.stdout.strip()).name.startswith("helm-v"), helm.stderr
+    refused = build(environment, "helm", "kubectl")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "Ask for helm alone" in refused.stderr
+
+
+def test_a_minor_that_is_not_pinned_is_refused(environment: dict[str, str]) -> None:
+    refused = build(environment, "--minor", "1.2", "kube-apiserver")
+    assert refused.returncode == 1
+    assert "No Kubernetes 1.2 is pinned here. There is 1.34." in refused.stderr
+    unfinished = build(environment, "--minor")
+    assert unfinished.returncode == 1
+    assert "Say which minor" in unfinished.stderr
+
+
 def test_a_program_that_is_none_is_named(environment: dict[str, str]) -> None:
     refused = build(environment, "kubeadm")
     assert refused.returncode == 1
