@@ -1,7 +1,7 @@
-"""Hotvirt's chart on a real API server without nodes, and the controller as a process of this machine.
+"""Hotvirt on a real API server without nodes: `deploy/install.yaml`, and the controller as a process here.
 
-For what concerns the API server and the controller alone: it starts in seconds. Everything that the chart
-has is applied as it is, but the workloads; the Service leads to a port of this machine.
+For what concerns the API server and the controller alone: it starts in seconds. Everything in the file is
+applied as it is, but the workloads; the Service leads to a port of this machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from tests.kubectl.kubectl import Kubectl
 from tests.targets import real
 from tests.targets.target import CHECKOUT, Target, free_ports, start_process, stop_process, wait_until
 
-CHART = CHECKOUT / "deploy" / "chart" / "hotvirt"
 WORKLOADS = {"Deployment", "DaemonSet", "NetworkPolicy", "PodDisruptionBudget"}
 CONTROLLER = "import sys; from hotvirt.cluster.controller import main; sys.exit(main())"
 Object = dict[str, Any]
@@ -64,6 +63,7 @@ class ControlPlane:
             "HOTVIRT_PORT": str(port or other),
             "HOTVIRT_HEALTH_PORT": str(health),
             "HOTVIRT_DRAIN_SECONDS": "0",
+            "HOTVIRT_KUBEVIRT": "own",
             **environment,
         }
         process = start_process([sys.executable, "-c", CONTROLLER], log, os.environ | given)
@@ -106,7 +106,7 @@ def available(plane: ControlPlane) -> bool:
 
 @contextmanager
 def control_plane(folder: Path, minor: str | None = None) -> Iterator[ControlPlane]:
-    target = real.start(folder, aggregates=True, minor=minor)
+    target = real.start(folder, aggregates=True, crds=False, minor=minor)
     try:
         kubectl = Kubectl(real.programs("kubectl") / "kubectl", target.kubeconfig, folder, "")
         (port,) = free_ports(1)
@@ -118,17 +118,10 @@ def control_plane(folder: Path, minor: str | None = None) -> Iterator[ControlPla
 
 
 def install(plane: ControlPlane) -> None:
-    rendered = subprocess.run(
-        [real.programs("helm") / "helm", "template", "hotvirt", CHART, "--namespace", "kubevirt"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    objects = [obj for obj in yaml.safe_load_all(rendered) if obj and obj["kind"] not in WORKLOADS]
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kubevirt"}}
-    adapted = [namespace, *(reaching(obj, plane.port) for obj in objects)]
-    # The API server may need a moment to know the CRDs that were installed before.
-    plane.kubectl("apply", "-f", "-", stdin={"apiVersion": "v1", "kind": "List", "items": adapted})
+    """What `kubectl apply -f deploy/install.yaml` makes, in its order."""
+    documents = yaml.safe_load_all((CHECKOUT / "deploy" / "install.yaml").read_text())
+    objects = [reaching(obj, plane.port) for obj in documents if obj and obj["kind"] not in WORKLOADS]
+    plane.kubectl("apply", "-f", "-", stdin={"apiVersion": "v1", "kind": "List", "items": objects})
 
 
 def reaching(obj: Object, port: int) -> Object:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import socket
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from hotvirt.api.resources import APISERVICES, SECRETS, VMS
@@ -16,11 +20,14 @@ from hotvirt.cluster.settings import ControllerSettings
 from hotvirt.kube.client import Client
 from hotvirt.kube.config import load_kubeconfig
 from hotvirt.kube.errors import ApiError
+from hotvirt.kube.x509 import CLIENT, SERVER, Pair, make, make_ca, name
 from hotvirt.plan.platform import Platform
+from tests.targets.target import wait_until
 
 from .control_plane import ControlPlane
 from .test_processes import GROUP, vm
 
+NAME = "hotvirt-api.kubevirt.svc"
 SHORT = Lifetimes(ca=timedelta(seconds=18), serving=timedelta(seconds=9), overlap=timedelta(seconds=3))
 CHANGES = 3
 CHANGED_WITHIN = 120.0
@@ -77,14 +84,12 @@ async def changes(client: Client) -> AsyncIterator[dict[str, str]]:
 
 async def available(client: Client) -> None:
     """Wait until the API server takes the aggregated API for there."""
-    name = "v1.subresources.kubevirt.io"
-    listed = await client.list(APISERVICES, field_selector=f"metadata.name={name}")
+    selector = "metadata.name=v1.subresources.kubevirt.io"
+    listed = await client.list(APISERVICES, field_selector=selector)
     version = listed.resource_version
     if any(is_available(service) for service in listed.items):
         return
-    async for event in client.watch(
-        APISERVICES, resource_version=version, field_selector=f"metadata.name={name}"
-    ):
+    async for event in client.watch(APISERVICES, resource_version=version, field_selector=selector):
         if event.type != "BOOKMARK" and is_available(event.object):
             return
 
@@ -116,3 +121,55 @@ async def test_certificates_change_and_no_request_is_refused(plane: ControlPlane
             await asyncio.wait([asking])
     assert asked.refused == []
     assert asked.answered > 100
+
+
+def put_certificate(folder: Path, ca: Pair, number: int) -> bytes:
+    """As the kubelet puts a Secret into a Pod: files behind a link, which is moved. Returns it in DER."""
+    pair = make(ca, name(f"given-{number}"), timedelta(hours=1), datetime.now(UTC), [SERVER, CLIENT], [NAME])
+    version = folder / f"..{number}"
+    version.mkdir(parents=True)
+    files = {"tls.crt": pair.certificate_pem, "tls.key": pair.key_pem, "ca.crt": ca.certificate_pem}
+    for file, content in files.items():
+        (version / file).write_bytes(content)
+        link = folder / file
+        if not link.is_symlink():
+            link.symlink_to(f"..data/{file}")
+    (folder / "..tmp").symlink_to(version.name)
+    (folder / "..tmp").rename(folder / "..data")
+    return ssl.PEM_cert_to_DER_cert(pair.certificate_pem.decode())
+
+
+def shown_at(port: int, ca: Pair) -> bytes | None:
+    """The certificate of whoever answers there, known by the CA and by its name."""
+    context = ssl.create_default_context(cadata=ca.certificate_pem.decode())
+    with (
+        socket.create_connection(("127.0.0.1", port), 10) as connection,
+        context.wrap_socket(connection, server_hostname=NAME) as secured,
+    ):
+        return secured.getpeercert(binary_form=True)
+
+
+def test_a_given_certificate_is_shown_followed_and_made_known(plane: ControlPlane, tmp_path: Path) -> None:
+    folder = tmp_path / "tls"
+    ca = make_ca(name("somebody-elses-ca"), timedelta(hours=1), datetime.now(UTC))
+    first = put_certificate(folder, ca, 1)
+    webhooks = (
+        "get",
+        "validatingwebhookconfiguration",
+        "hotvirt",
+        "-o",
+        "jsonpath={.webhooks[*].clientConfig}",
+    )
+    before = plane.kubectl(*webhooks)
+    given = {"HOTVIRT_CERTIFICATES": "given", "HOTVIRT_CERTIFICATES_FOLDER": str(folder)}
+    with plane.controller("given", plane.port, **given) as controller:
+        controller.wait_until_ready()
+        assert shown_at(plane.port, ca) == first
+        second = put_certificate(folder, ca, 2)
+        wait_until(lambda: shown_at(plane.port, ca) == second, "the second certificate to be shown")
+        published = ("get", "configmap", "hotvirt-ca", "-n", "kubevirt", "-o", "jsonpath={.data}")
+        wait_until(
+            lambda: json.loads(plane.kubectl(*published)) == {"ca.crt": ca.certificate_pem.decode()},
+            "the node agents to be told of the CA",
+        )
+        assert plane.kubectl(*webhooks) == before, "that is the business of whoever gives the certificate"

@@ -61,6 +61,14 @@ def test_a_vm_gets_its_instance_and_its_pod(controller: Controller, kubectl: Kub
     kubectl("delete", "vm", "first", "--wait=false")
 
 
+def test_the_settings_object_is_there_without_anybody_applying_it(
+    controller: Controller, kubectl: Kubectl
+) -> None:
+    wait_until(lambda: "kubevirt" in kubectl("get", "kubevirts", "-A", "-o", "name"), "the KubeVirt object")
+    (found,) = kubectl.json("get", "kubevirts", "-A")["items"]
+    assert (found["metadata"]["namespace"], found["metadata"]["name"]) == ("kubevirt", "kubevirt")
+
+
 def test_what_a_machine_leaves_open_is_filled_in(controller: Controller, kubectl: Kubectl) -> None:
     template = vm("alone")["spec"]["template"]
     machine = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", **template}

@@ -33,7 +33,12 @@ def programs(*names: str, minor: str | None = None) -> Path:
 
 
 def start(
-    folder: Path, *, controllers: bool = False, aggregates: bool = False, minor: str | None = None
+    folder: Path,
+    *,
+    controllers: bool = False,
+    aggregates: bool = False,
+    crds: bool = True,
+    minor: str | None = None,
 ) -> Target:
     """`aggregates`: it proxies to APIServices, and vouches for users by the request headers."""
     binaries = programs(*needed(controllers), minor=minor)
@@ -43,7 +48,8 @@ def start(
         target = start_apiserver(binaries, folder, etcd, started, more)
         if controllers:
             start_controllers(binaries, folder, target, started)
-        install_hotvirts_crds(target)
+        if crds:
+            install_hotvirts_crds(target)
         target.stop = started.pop_all().close
     return target
 
