@@ -105,6 +105,7 @@ class ControllerProcess:
             await first_failure([*answering, leading], stopping)
             self.health.not_ready("end", "it is asked to end")
             log.info("gives the lead back, and answers until the cluster knows that it goes")
+            self.serving.leave()
             await end([leading])
             # Nobody tells when every API server has heard of it; those that have not still call here.
             await asyncio.sleep(self._settings.drain)

@@ -1,7 +1,8 @@
 """The TLS port of a controller: admission webhooks, and the aggregated API `subresources.kubevirt.io`.
 
-The webhooks answer whoever asks, as they tell nothing but what comes of an object that the asker brings; the
-aggregated API answers users for whom the API server vouches, and asks the cluster what each may do.
+API servers show no certificate to webhooks, so these answer whoever reaches the port. They change nothing;
+they tell what would come of an edit that the asker brings, with the room around the machine. The aggregated
+API answers users for whom the API server vouches, and asks the cluster what each may do.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 AGGREGATED: Final = "/apis/subresources.kubevirt.io"
 LARGEST_REVIEW: Final = 16 << 20
 """A review holds an object twice; the API server takes 3 MiB for one."""
+KEEP_ALIVE: Final = 300.0
+"""Longer than the API server keeps an idle connection (90 s): it must never write into one that we close."""
 LATENCY: Final = Histogram(
     "controller_runtime_webhook_latency_seconds", "Seconds that an admission webhook takes.", ["webhook"]
 )
@@ -57,12 +60,16 @@ class Serving:
         self._changed = asyncio.Event()
         self._listener: Listener | None = None
         self._app = web.Application(middlewares=[self._protect], client_max_size=LARGEST_REVIEW)
+        self._app.on_response_prepare.append(self._part)
         self._app.router.add_post("/mutate", _webhook(admission, "mutate"))
         self._app.router.add_post("/validate", _webhook(admission, "validate"))
         self._app.router.add_get("/openapi/v2", _no_openapi_v2)
         self._app.router.add_get("/openapi/v3", _no_openapi_v3)
         self._app.add_subapp(AGGREGATED, subresources)
-        self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=5.0)
+        self._runner = web.AppRunner(
+            self._app, access_log=None, keepalive_timeout=KEEP_ALIVE, shutdown_timeout=5.0
+        )
+        self._leaving = False
 
     @property
     def port(self) -> int:
@@ -71,6 +78,10 @@ class Serving:
     def changed(self) -> None:
         """The certificate or the request-header CA is another one."""
         self._changed.set()
+
+    def leave(self) -> None:
+        """Go on answering, but let each caller come back on a new connection: to somebody else."""
+        self._leaving = True
 
     def not_ready(self) -> str | None:
         if self._listener is None or not self._listener.is_open:
@@ -102,6 +113,10 @@ class Serving:
         shown = self._source.shown
         assert shown is not None
         return server_context(shown.chain, shown.key, self._front_proxy.trusted)
+
+    async def _part(self, _request: web.Request, response: web.StreamResponse) -> None:
+        if self._leaving:
+            response.force_close()
 
     @web.middleware
     async def _protect(self, request: web.Request, handler: Handler) -> web.StreamResponse:
