@@ -30,7 +30,7 @@ KVM_RESOURCE: Final = "devices.kubevirt.io/kvm"
 KVM_DEVICE: Final = "/dev/kvm"
 COUNT: Final = 1000
 """How many Pods may have it at a time: it is not used up, but the kubelet counts devices."""
-LAUNCHERS_MAY: Final = stat.S_IROTH | stat.S_IWOTH
+EVERYBODY_MAY: Final = 0o666
 REGISTER_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 5.0
 
@@ -185,8 +185,8 @@ def node_path(device: str) -> Path:
 def open_to_launchers(device: Path) -> None:
     """Let every user open it, as most distributions do: launchers are not root. A Pod sees it if it asks."""
     mode = stat.S_IMODE(device.stat().st_mode)
-    if mode & LAUNCHERS_MAY != LAUNCHERS_MAY:
-        device.chmod(mode | LAUNCHERS_MAY)
+    if mode & EVERYBODY_MAY != EVERYBODY_MAY:
+        device.chmod(mode | EVERYBODY_MAY)
         log.info("%s may be opened by every user now: launchers run without root", device)
 
 
