@@ -133,6 +133,10 @@ def kubelet(layout: Layout) -> dict[str, Any]:
         "imageGCLowThresholdPercent": 99,
         # There is no DNS in the cluster: Pods find Services by address.
         "resolvConf": "",
+        # With it a Guaranteed Pod cannot change its cpu: the one size that this kubelet calls infeasible. It
+        # wants something to be reserved.
+        "cpuManagerPolicy": "static",
+        "kubeReserved": {"cpu": "100m"},
         # Tests wait for these.
         "syncFrequency": "10s",
         "nodeStatusUpdateFrequency": "5s",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 
 from tests.kube import condition
@@ -9,11 +12,13 @@ from tests.scenarios.boot import Boot
 from tests.scenarios.crash import Crash
 from tests.scenarios.ending import Ending
 from tests.scenarios.guests import Guest
-from tests.scenarios.no_room import NoRoom
+from tests.scenarios.no_room import NoRoom, resources
 from tests.scenarios.resize import Resize, Staged
 
 from .bed import Bed
+from .many import Many
 from .on_cluster import HOTVIRTS, OnCluster
+from .upgrade import Upgrade
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +39,15 @@ class TestStaged(Staged):
 
 
 class TestNoRoom(NoRoom):
-    pass
+    @asynccontextmanager
+    async def infeasible(self, guest: Guest) -> AsyncIterator[None]:
+        """A kubelet that manages CPUs (bed_files.py) does not change those of a Guaranteed Pod."""
+        had = (await guest.vm())["spec"]["template"]["spec"]["domain"]["resources"]["requests"]["cpu"]
+        try:
+            guest.change(resources(cpu="700m"))
+            yield
+        finally:
+            guest.change(resources(cpu=had))
 
 
 class TestCrash(Crash):
@@ -46,6 +59,14 @@ class TestCrash(Crash):
         place.kubectl("delete", "pod", before, "-n", HOTVIRTS, "--wait=false")
         await main.becomes(7, "2Gi")
         assert place.leader() not in ("", before)
+
+
+class TestMany(Many):
+    pass
+
+
+class TestUpgrade(Upgrade):
+    pass
 
 
 class TestEnding(Ending):

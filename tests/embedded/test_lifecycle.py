@@ -63,21 +63,6 @@ def pod(up: Up) -> dict[str, Any]:
     return dict(found)
 
 
-def hypervisor(up: Up) -> int:
-    """The process of the running machine."""
-    run = up.state / "pods" / pod(up)["metadata"]["uid"]
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                command = (folder / "cmdline").read_bytes()
-                place = (folder / "cwd").readlink()
-            except OSError:
-                continue
-            if b"qemu-system" in command and str(place).startswith(str(run)):
-                return int(folder.name)
-    raise AssertionError("no hypervisor runs")
-
-
 def test_a_manual_vm_boots_when_told(machine: Up):
     wait_for_status(machine, PLACE, NAME, "Stopped", SOON)
     say(machine, "start", NAME)
@@ -114,7 +99,7 @@ def test_always_starts_it_again_and_a_killed_hypervisor_too(machine: Up):
     apply(machine, "Always")
     booted(machine)
     first = vmi_of(machine, PLACE, NAME)["metadata"]["uid"]
-    os.kill(hypervisor(machine), signal.SIGKILL)
+    os.kill(machine.hypervisor(pod(machine)), signal.SIGKILL)
     wait_for(machine, PLACE, f"vm/{NAME}", "condition=Ready=false", SOON)
     wait_for_status(machine, PLACE, NAME, "Running")
     assert vmi_of(machine, PLACE, NAME)["metadata"]["uid"] != first
@@ -127,18 +112,6 @@ def test_a_stop_without_grace_is_at_once_also_while_it_boots(machine: Up):
     wait_for(machine, PLACE, f"vmi/{NAME}", "delete", 20)
     assert machine.get("pods", "-n", PLACE)["items"] == []
     assert machine.get("vm", NAME, "-n", PLACE)["spec"]["runStrategy"] == "Halted"
-
-
-def test_deleting_the_vm_leaves_nothing(machine: Up):
-    apply(machine, "Always")
-    wait_for_status(machine, PLACE, NAME, "Running")
-    folder = machine.state / "pods" / pod(machine)["metadata"]["uid"]
-    assert folder.exists()
-    machine.kubectl("delete", "vm", NAME, "-n", PLACE, "--timeout=60s")
-    for kind in ("vmi", "pods", "controllerrevisions"):
-        machine.kubectl("wait", "-n", PLACE, kind, "--all", "--for=delete", "--timeout=30s", check=False)
-        assert machine.get(kind, "-n", PLACE)["items"] == [], kind
-    assert not folder.exists()
 
 
 def test_a_missing_image_names_the_command_that_brings_it(machine: Up, demo_disk: Path):

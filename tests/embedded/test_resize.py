@@ -21,7 +21,7 @@ import pytest
 import pytest_asyncio
 
 from hotvirt.api.quantity import Quantity
-from hotvirt.api.resources import VMIMS, VMIS, VMS
+from hotvirt.api.resources import VMIS, VMS
 from tests.faults.machines import Machines, machines
 from tests.faults.resizing import boot_id, edit, machine, pod_of, reason, rests
 from tests.inprocess import Cluster
@@ -142,34 +142,6 @@ async def guest(world: Machines, tmp_path_factory: pytest.TempPathFactory) -> As
     yield started
     await world.cluster.admin.delete(VMS, NAME, world.cluster.namespace)
     await world.cluster.gone(VMIS, NAME, SLOW)
-
-
-async def test_the_walk_with_kubectl(guest: Guest, kubectl_program: str):
-    kubectl = [kubectl_program, "--kubeconfig", str(guest.cluster.kubeconfig(guest.folder / "kubeconfig"))]
-    watch = await asyncio.create_subprocess_exec(
-        *kubectl,
-        *("get", "vmi", NAME, "--watch", "-o"),
-        r"jsonpath={.status.conditions[*].type}{'\n'}",
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert watch.stdout is not None
-    try:
-        assert b"AgentConnected" in await watch.stdout.readline()  # it watches
-        change = '[{"op": "replace", "path": "/spec/template/spec/domain/cpu/sockets", "value": 5}]'
-        patch = await asyncio.create_subprocess_exec(
-            *kubectl, "patch", "vm", NAME, "--type=json", "-p", change
-        )
-        assert await patch.wait() == 0
-        async with asyncio.timeout(SLOW):
-            while b"HotVCPUChange" not in (await watch.stdout.readline()):
-                pass
-    finally:
-        watch.terminate()
-        await watch.wait()
-    await guest.becomes(5, "1Gi")
-    await edit(guest.cluster, NAME, 4)
-    await guest.becomes(4, "1Gi")
-    assert (await guest.cluster.admin.list(VMIMS, guest.cluster.namespace)).items == []
 
 
 async def test_down_and_up_under_load(guest: Guest):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from hotvirt.api.resources import NODES
 from tests.scenarios.boot import Boot
 from tests.scenarios.crash import Crash
 from tests.scenarios.ending import Ending
-from tests.scenarios.no_room import NoRoom
+from tests.scenarios.guests import Guest
+from tests.scenarios.no_room import MORE_THAN_ANY_NODE, NoRoom, resources
 from tests.scenarios.resize import Resize, Staged
 
 from .up import LARGE, Up
@@ -41,7 +44,18 @@ class TestStaged(Staged):
 
 
 class TestNoRoom(NoRoom):
-    pass
+    @asynccontextmanager
+    async def infeasible(self, guest: Guest) -> AsyncIterator[None]:
+        """The Node says that it has more than the node itself knows of."""
+        kube, node = guest.kube, guest.place.node
+        had = (await kube.get(NODES, node))["status"]["allocatable"]["memory"]
+        try:
+            await kube.patch(NODES, node, {"status": {"allocatable": {"memory": "2Ti"}}}, status=True)
+            guest.change(resources(memory=MORE_THAN_ANY_NODE))
+            yield
+        finally:
+            await kube.patch(NODES, node, {"status": {"allocatable": {"memory": had}}}, status=True)
+            guest.change(resources(memory=guest.memory))
 
 
 class TestCrash(Crash):

@@ -167,12 +167,13 @@ class LoggedDriver(InstantDriver):
         machine = LoggedMachine(os.dup(run_dir_fd), plain._state)
         plain.close()
         machine.log, machine.life = self._log, self._life
-        machine.pod_uid = _pod_of(Path(f"/proc/self/fd/{run_dir_fd}").readlink())
+        machine.pod_uid = pod_of(Path(f"/proc/self/fd/{run_dir_fd}").readlink())
         machine.tell()
         return machine
 
 
-def _pod_of(run_folder: Path) -> str:
+def pod_of(run_folder: Path) -> str:
+    """The uid of the Pod whose run folder it is."""
     parts = run_folder.parts
     return parts[parts.index("pods") + 1]
 
@@ -205,7 +206,7 @@ class LoggedQemu(QemuDriver):
 
     async def connect(self, run_dir_fd: int) -> QemuMachine:
         machine = await super().connect(run_dir_fd)
-        pod_uid = _pod_of(Path(f"/proc/self/fd/{run_dir_fd}").readlink())
+        pod_uid = pod_of(Path(f"/proc/self/fd/{run_dir_fd}").readlink())
         watched = _WatchedQemu(machine._do, self._log, self._life, pod_uid)
         machine._vcpus._do = machine._memory._do = watched.do
         return machine

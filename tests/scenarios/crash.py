@@ -19,9 +19,9 @@ class Crash:
     async def test_the_controllers_while_it_grows_and_the_agent_while_it_shrinks(
         self, place: Place, main: Guest
     ):
-        await main.edit(7, "3Gi")
+        await main.edit(7, "2Gi")
         await asyncio.to_thread(place.kill_controllers)
-        await main.becomes(7, "3Gi")
+        await main.becomes(7, "2Gi")
         await main.edit(2, "1Gi")
         await main.until(lambda vmi: condition(vmi, "HotMemoryChange"))
         await asyncio.to_thread(place.kill_agent)

@@ -38,7 +38,8 @@ async def guests(place: Place, kube: Kube) -> dict[str, Guest]:
 
 async def lent(guest: Guest) -> AsyncIterator[Guest]:
     """Every version of all machines is watched meanwhile; then it is brought back to its size."""
-    async with Sizes(guest.kube.admin, guest.namespace).watched():
+    guest.history = Sizes(guest.kube.admin, guest.namespace)
+    async with guest.history.watched():
         yield guest
         await guest.left_as_found()
 

@@ -18,6 +18,7 @@ from tests.kube import Kube, Object, condition
 
 from .place import Place, demo_vm
 from .shell import run_in_guest
+from .sizes import Sizes
 
 BOOT, SLOW = 240.0, 120.0
 PAGE = 4096
@@ -36,6 +37,8 @@ class Guest:
         self.memory = memory
         """Its size when a scenario finds it, and when a scenario leaves it."""
         self.boot = ""
+        self.history: Sizes | None = None
+        """All versions of its objects since the scenario began."""
 
     @property
     def namespace(self) -> str:
@@ -147,7 +150,7 @@ async def start_all(place: Place, kube: Kube) -> dict[str, Guest]:
     `main` has limits, and room for memory; `by-ratio` is of the quality of service Guaranteed.
     """
     limited = {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi", "cpu": "8"}}
-    same = {"memory": "512Mi", "cpu": "400m"}
+    same = {"memory": "512Mi", "cpu": "600m"}
     await _start(
         place, kube, MAIN, cpu={"sockets": 4, "maxSockets": 8}, memory={"guest": "1Gi"}, resources=limited
     )

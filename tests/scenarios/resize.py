@@ -96,16 +96,16 @@ class Resize:
         await main.becomes(1, "1Gi")
 
     async def test_one_up_and_the_other_down(self, main: Guest):
-        await main.edit(2, "2Gi")
-        await main.becomes(2, "2Gi")
+        await main.edit(2, "1536Mi")
+        await main.becomes(2, "1536Mi")
         await main.edit(5, "1Gi")
         await main.becomes(5, "1Gi")
 
     async def test_a_second_edit_in_the_middle(self, main: Guest):
-        await main.edit(8, "3Gi")
+        await main.edit(8, "2Gi")
         await main.until(lambda vmi: condition(vmi, "HotMemoryChange"))
-        await main.edit(2, "2Gi")
-        await main.becomes(2, "2Gi")
+        await main.edit(2, "1536Mi")
+        await main.becomes(2, "1536Mi")
 
     async def test_an_edit_and_its_revert_within_100_ms(self, main: Guest):
         """The end is that of the last; a pair that a busy machine held up does not count."""
@@ -150,7 +150,7 @@ class Staged:
         guaranteed.change(less)
         vm = await guaranteed.vm_until(lambda each: condition(each, "RestartRequired"))
         assert "Guaranteed" in (condition(vm, "RestartRequired") or {})["message"]
-        less["domain"]["resources"]["requests"]["cpu"] = "400m"
+        less["domain"]["resources"]["requests"]["cpu"] = "600m"
         guaranteed.change(less)
         await guaranteed.vm_until(restart_not_required)
 

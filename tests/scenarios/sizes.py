@@ -9,8 +9,9 @@ resize the real cgroup is compared with it (`guests.Guest.becomes`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from hotvirt.api import names
 from hotvirt.api.resources import PODS, VMIS, Resource
@@ -31,6 +32,7 @@ class Sizes:
         self._namespace = namespace
         self._versions: dict[int, tuple[Resource, Object]] = {}
         self._listed = {kind: asyncio.Event() for kind in KINDS}
+        self._news = asyncio.Event()
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
@@ -45,6 +47,16 @@ class Sizes:
                 task.cancel()
             await asyncio.wait(tasks)
         self._check()
+
+    async def seen(self, kind: Resource, name: str, holds: Callable[[Object], Any], within: float) -> Object:
+        """The first version of the object that was so, however short that was."""
+        async with asyncio.timeout(within):
+            while True:
+                self._news.clear()
+                for _, (found, obj) in sorted(self._versions.items()):
+                    if found is kind and obj["metadata"]["name"] == name and holds(obj):
+                        return obj
+                await self._news.wait()
 
     async def _collect(self, kind: Resource) -> None:
         while True:
@@ -63,6 +75,7 @@ class Sizes:
 
     def _keep(self, kind: Resource, obj: Object) -> None:
         self._versions[int(obj["metadata"]["resourceVersion"])] = (kind, obj)
+        self._news.set()
 
     def _check(self) -> None:
         log = SizeLog(from_api=True)

@@ -58,3 +58,12 @@ def test_each_breach_is_found(finding, request_, claimed, granted, limit, vcpus)
 def test_a_log_without_machines_proves_nothing():
     with pytest.raises(AssertionError, match="no machine"):
         SizeLog().check()
+
+
+def test_from_the_api_alone_the_hypervisor_has_what_is_claimed():
+    log = SizeLog(from_api=True)
+    seen(log, request="2Gi", claimed="1Gi", granted="1Gi")
+    log.check()
+    seen(log, request="2Gi", claimed="2Gi", granted="2Gi")
+    with pytest.raises(AssertionError, match="not covered by the request"):
+        log.check()

@@ -1,0 +1,110 @@
+"""50 resizes at once, 3 of them of real guests, and the leader killed in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from hotvirt.api import names
+from hotvirt.api.resources import PODS, VMIS, VMS
+from tests.faults.resizing import edit, machine, rests
+from tests.kube import Kube, Object, in_phase
+from tests.scenarios.guests import Guest
+
+from .on_cluster import OnCluster
+from .simulated import CountingDriver, put_there, simulated_node
+
+TOGETHER = 50
+BEFORE_THE_KILL = 10
+MANY = 120.0
+
+
+@asynccontextmanager
+async def running(kube: Kube, count: int) -> AsyncIterator[list[str]]:
+    """So many machines of one socket on the simulated node."""
+    found = [f"small-{number:02}" for number in range(count)]
+    await asyncio.gather(*(kube.create(VMS, put_there(machine(name, 1))) for name in found))
+    try:
+        for name in found:
+            await kube.until(VMIS, name, in_phase("Running"), MANY)
+            await rests(kube, name, 1, "1Gi", MANY)
+        yield found
+    finally:
+        await asyncio.gather(*(kube.admin.delete(VMS, name, kube.namespace) for name in found))
+        for name in found:
+            await kube.gone(VMIS, name, MANY)
+
+
+async def done(kube: Kube, machines: list[str]) -> int:
+    """How many of them have their second socket."""
+    listed = (await kube.admin.list(VMIS, kube.namespace)).items
+    sizes = {each["metadata"]["name"]: each["status"]["currentCPUTopology"]["sockets"] for each in listed}
+    return sum(sizes[name] == 2 for name in machines)
+
+
+async def launchers(kube: Kube) -> dict[str, Object]:
+    label, value = names.LABEL_LAUNCHER
+    listed = await kube.admin.list(PODS, kube.namespace, label_selector=f"{label}={value}")
+    return {each["metadata"]["name"]: each for each in listed.items}
+
+
+@pytest.mark.asyncio(loop_scope="session")
+class Many:
+    @pytest.mark.timeout(600)
+    async def test_all_complete_and_nothing_is_asked_twice(
+        self, place: OnCluster, all_three: list[Guest], tmp_path: Path
+    ):
+        kube = all_three[0].kube
+        async with (
+            simulated_node(tmp_path, place.client) as driver,
+            running(kube, TOGETHER - len(all_three)) as small,
+        ):
+            pods = await launchers(kube)
+            assert len(pods) == TOGETHER
+            plugs, since = Counter(driver.plugs), place.audit()[-1].time
+            await self.resize_all(place, all_three, small)
+            self.asked_once(place, kube, set(pods), since)
+            self.plugged_once(driver, plugs, len(small))
+
+    @staticmethod
+    async def resize_all(place: OnCluster, real: list[Guest], small: list[str]) -> None:
+        kube = real[0].kube
+        edits = [edit(kube, guest.name, guest.sockets + 1) for guest in real]
+        await asyncio.gather(*edits, *(edit(kube, name, 2) for name in small))
+        async with asyncio.timeout(MANY):
+            while await done(kube, small) < BEFORE_THE_KILL:
+                pass
+        await asyncio.to_thread(place.kill_controllers)
+        assert await done(kube, small) < len(small), "the leader was killed too late"
+        for name in small:
+            await rests(kube, name, 2, "1Gi", MANY)
+        for guest in real:
+            vmi = await guest.becomes(guest.sockets + 1, guest.memory)
+            assert vmi["status"]["hotvirt"]["vcpus"]["plugged"] == guest.sockets + 1
+
+    @staticmethod
+    def asked_once(place: OnCluster, kube: Kube, pods: set[str], since: float) -> None:
+        asked = Counter(
+            (each.name, json.dumps(each.body, sort_keys=True))
+            for each in place.audit()
+            if each.time > since
+            and each.subresource == "resize"
+            and each.namespace == kube.namespace
+            and each.code == 200
+        )
+        assert {name for name, _ in asked} == pods
+        twice = [each for each, count in asked.items() if count > 1]
+        assert not twice
+        assert len(asked) == len(pods), "one target each"
+
+    @staticmethod
+    def plugged_once(driver: CountingDriver, before: Counter[str], count: int) -> None:
+        plugs = driver.plugs - before
+        assert len(plugs) == count
+        assert set(plugs.values()) == {1}, "one vCPU more each, plugged once"
