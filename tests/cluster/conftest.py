@@ -27,6 +27,14 @@ IMAGES = ("controller", "launcher", "demo-guest")
 INSTALLED_WITHIN = "180s"
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build before the first test: its time-out is not meant for a compiler."""
+    here = any(item.path.is_relative_to(Path(__file__).parent) for item in session.items)
+    if here and not session.config.option.collectonly:
+        real.programs(*beds.PROGRAMS)
+        real.programs("helm")
+
+
 @pytest.fixture(scope="session")
 def bed() -> Iterator[Bed]:
     if own := os.environ.get("HOTVIRT_CLUSTER"):

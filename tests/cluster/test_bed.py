@@ -26,7 +26,8 @@ NODES_FOLDERS = ("/var/lib/kubelet", "/var/lib/cni", "/var/log/pods", "/usr/libe
 
 
 def sized(cpu: str, memory: str) -> dict[str, Any]:
-    return {name: {"cpu": cpu, "memory": memory} for name in ("requests", "limits")}
+    """Burstable: with the CPU manager's static policy a Guaranteed Pod keeps its cpu."""
+    return {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}}
 
 
 SERVE = """
@@ -114,7 +115,7 @@ def test_the_kubelet_resizes_a_running_pod(bed: Bed, namespace: str, web: dict[s
 
 
 def memory_limit(bed: Bed, uid: str, container: str) -> int:
-    own = f"{bed.layout.cgroup}/kubepods/pod{uid}/{container.removeprefix('containerd://')}"
+    own = f"{bed.layout.cgroup}/kubepods/burstable/pod{uid}/{container.removeprefix('containerd://')}"
     found = [
         path
         for hierarchy in cgroup_hierarchies()
