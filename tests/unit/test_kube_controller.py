@@ -111,3 +111,32 @@ async def test_resync_looks_at_everything_again() -> None:
     async with running(api, reconcile, resync=0.01):
         for _ in range(3):
             assert await seen.get() == ("default", "one")
+
+
+async def test_changes_that_may_wait_are_reconciled_together() -> None:
+    api = TinyApi()
+    seen: asyncio.Queue[Key] = asyncio.Queue()
+
+    async def reconcile(key: Key) -> None:
+        seen.put_nowait(key)
+
+    async with api.running() as config, Client(config) as client, asyncio.timeout(5):
+        informer = Informer(client, CONFIGMAPS, ConfigMap)
+        controller = Controller("test", reconcile)
+        controller.watch(
+            informer, lambda item: [item.metadata.key], lambda old, new: 0.2 if old and new else 0.0
+        )
+        tasks = [asyncio.create_task(informer.run()), asyncio.create_task(controller.run())]
+        await informer.synced()
+        await api.put("configmaps", config_map("one"))
+        await seen.get()
+        for number in range(3):
+            await api.put("configmaps", config_map("one", text=str(number)))
+        await api.put("configmaps", config_map("two"))
+        assert await seen.get() == ("default", "two")
+        assert await seen.get() == ("default", "one")
+        await controller.settled()
+        assert seen.empty()
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

@@ -118,3 +118,15 @@ async def test_an_api_that_is_away_is_waited_for_a_while(caplog: pytest.LogCaptu
         await recorder.close()
         assert len(waits) == 3
     assert "Lost nobody hears" in caplog.text
+
+
+async def test_events_wait_for_each_other_but_not_when_somebody_waits_for_them() -> None:
+    api = TinyApi()
+    async with api.running() as config, Client(config) as client:
+        recorder = Recorder(client, "c")
+        recorder.event(ABOUT, "Normal", "One", "one")
+        recorder.event(ABOUT, "Normal", "Two", "two")
+        assert events(api) == [], "what they tell of goes first"
+        await recorder.flush()
+        assert [event["reason"] for event in events(api)] == ["One", "Two"]
+        await recorder.close()

@@ -337,3 +337,33 @@ async def test_a_server_that_refuses_is_not_hammered() -> None:
         task.cancel()
         await asyncio.wait([task])
     assert waits == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2])
+
+
+async def test_what_a_write_was_answered_with_is_there_before_the_watch_has_it() -> None:
+    api = TinyApi()
+    first = await api.put("configmaps", config_map("one", text="old"))
+    async with watched(api) as it:
+        known = it.informer.get("default", "one")
+        assert known is not None
+        ahead = msgspec.structs.replace(
+            known,
+            data={"text": "mine"},
+            metadata=msgspec.structs.replace(
+                known.metadata, resource_version=str(int(first["metadata"]["resourceVersion"]) + 1)
+            ),
+        )
+        it.informer.learn(ahead)
+        assert it.data("one") == {"text": "mine"}
+        it.informer.learn(known)
+        assert it.data("one") == {"text": "mine"}, "an older answer changes nothing"
+        await api.put("configmaps", config_map("one", text="newer"))
+        await it.until(lambda: it.data("one") == {"text": "newer"})
+        it.informer.learn(ahead)
+        assert it.data("one") == {"text": "newer"}, "the watch knows as much"
+        it.informer.learn(
+            msgspec.structs.replace(ahead, metadata=msgspec.structs.replace(ahead.metadata, uid="x"))
+        )
+        await api.remove("configmaps", "default", "one")
+        await it.until(lambda: it.data("one") is None)
+        it.informer.learn(ahead)
+        assert it.data("one") is None, "what is gone does not come back"

@@ -4,6 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotvirt.api.conditions import Condition
+from hotvirt.api.meta import ObjectMeta
+from hotvirt.api.pods import Pod, PodStatus
 from hotvirt.api.quantity import Quantity
 from hotvirt.plan.podresize import (
     Cause,
@@ -12,7 +14,10 @@ from hotvirt.plan.podresize import (
     Step,
     covers,
     decide,
+    differing,
     fallback,
+    grows_only,
+    is_seen,
     refused_by_api,
     size_of,
     target_size,
@@ -157,3 +162,28 @@ def test_a_refused_target_is_never_asked_for_twice_in_the_same_world(target, ask
     )
     assert then.step is Step.REFUSED
     assert then.size is None
+
+
+def test_what_differs_is_told_for_each_resource():
+    assert differing(OLD, OLD, OLD) == set()
+    assert differing(OLD, NEW, OLD) == {"cpu"}
+    assert differing(size("100m", "1Gi"), OLD, NEW) == {"cpu", "memory"}
+    assert differing(OLD, None, OLD) == {"cpu", "memory"}
+    assert differing(size("100m"), size("100m", limits=True)) == {"cpu", "memory"}
+
+
+def test_only_more_of_everything_is_growth():
+    assert grows_only(NEW, OLD)
+    assert grows_only(OLD, OLD)
+    assert not grows_only(OLD, NEW)
+    assert not grows_only(size("200m", "256Mi"), OLD)
+    assert not grows_only(size("200m", "256Mi", limits=True), size("100m", limits=True))
+
+
+def test_a_node_that_tells_which_size_it_has_seen_is_waited_for():
+    def pod(observed):
+        return Pod(metadata=ObjectMeta(generation=3), status=PodStatus(observed_generation=observed))
+
+    assert not is_seen(pod(2))
+    assert is_seen(pod(3))
+    assert is_seen(pod(None)), "older nodes do not tell"

@@ -6,6 +6,7 @@ reading: whoever writes an object back writes a patch, so that nothing a user wr
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,12 +16,16 @@ from hotvirt.api.quantity import Quantity
 T = TypeVar("T")
 
 
+# Objects are full of the same few amounts, and amounts never change.
+_quantity = lru_cache(4096)(Quantity)
+
+
 def _decode_hook(wanted: type, value: Any) -> Any:
     if wanted is Quantity:
         if isinstance(value, float):
             value = repr(value)
         if isinstance(value, int | str) and not isinstance(value, bool):
-            return Quantity(value)
+            return _quantity(value)
         raise ValueError(f"expected a quantity, like 1Gi or 500m, got {value!r}")
     raise NotImplementedError(f"no decoder for {wanted!r}")
 

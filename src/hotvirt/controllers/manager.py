@@ -25,7 +25,7 @@ from .vmi import VmiReconciler
 
 class Manager:
     def __init__(
-        self, client: Client, recorder: Recorder, *, platform: Platform = EMBEDDED, workers: int = 8
+        self, client: Client, recorder: Recorder, *, platform: Platform = EMBEDDED, workers: int = 32
     ) -> None:
         self.caches = Caches(client)
         caches = self.caches

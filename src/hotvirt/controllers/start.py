@@ -108,6 +108,8 @@ class Starter:
             await self._client.create(CONTROLLERREVISIONS, revision, namespace)
         except AlreadyExists:
             pass  # the same generation is the same spec
+        if vm.metadata.generation <= 1:
+            return  # there was none before
         known = await self._client.list(
             CONTROLLERREVISIONS,
             namespace,

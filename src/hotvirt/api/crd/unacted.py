@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Final, get_args, get_origin
 
 import msgspec
@@ -35,9 +36,15 @@ def unacted_fields(kind: str, obj: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(_walk(cls, spec, "spec")))
 
 
+@cache
+def _types(cls: type[msgspec.Struct]) -> dict[str, Any]:
+    """The type of each field, by its name on the wire."""
+    return {field.encode_name: without_none(field.type) for field in msgspec.structs.fields(cls)}
+
+
 def _walk(cls: type[msgspec.Struct], value: dict[str, Any], path: str) -> Iterator[str]:
     upstream = upstream_fields().get(cls.__name__, {})
-    typed = {field.encode_name: field for field in msgspec.structs.fields(cls)}
+    typed = _types(cls)
     for name, item in value.items():
         here = f"{path}.{name}"
         if name not in typed:
@@ -48,7 +55,7 @@ def _walk(cls: type[msgspec.Struct], value: dict[str, Any], path: str) -> Iterat
             if item not in _NOTHING:
                 yield here
             continue
-        inner = without_none(typed[name].type)
+        inner = typed[name]
         if get_origin(inner) is tuple and isinstance(item, list):
             element = get_args(inner)[0]
             if isinstance(element, type) and issubclass(element, msgspec.Struct):

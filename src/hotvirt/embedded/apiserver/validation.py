@@ -54,10 +54,18 @@ def _whole_number(node: Node, value: Any) -> bool:
     return node.type == "integer" and type(value) is float and value.is_integer()
 
 
-def validate(root: Node, obj: dict[str, Any]) -> list[FieldError]:
-    """All causes. Metadata is not looked at: it has rules of its own."""
+def validate(root: Node, obj: dict[str, Any], old: dict[str, Any] | None = None) -> list[FieldError]:
+    """All causes. Metadata is not looked at: it has rules of its own.
+
+    What is as it was in `old` is not looked at again: most writes change the status alone.
+    """
     errors: list[FieldError] = []
-    body = {name: one for name, one in obj.items() if name not in ("apiVersion", "kind", "metadata")}
+    before = old or {}
+    body = {
+        name: one
+        for name, one in obj.items()
+        if name not in ("apiVersion", "kind", "metadata") and (name not in before or one != before[name])
+    }
     for name in root.required:
         if name not in obj:
             errors.append(required_value(name))

@@ -124,8 +124,8 @@ class Writer:
             return before
         return normalise(call, call.kind, clone(after), [])
 
-    def _schema_errors(self, kind: Kind, obj: Object) -> list[FieldError]:
-        return validate(kind.schema, obj) if kind.schema is not None else []
+    def _schema_errors(self, kind: Kind, obj: Object, old: Object | None = None) -> list[FieldError]:
+        return validate(kind.schema, obj, old) if kind.schema is not None else []
 
     # Update and patch ------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class Writer:
         errors = meta.validate(kind, new["metadata"]) + meta.finalizer_errors(
             old["metadata"], new["metadata"]
         )
-        errors += self._schema_errors(kind, new) + strategy.validate_update(call, old, new)
+        errors += self._schema_errors(kind, new, old) + strategy.validate_update(call, old, new)
         if errors:
             raise invalid(kind.group, kind.kind, call.name, errors)
         if kind.custom:

@@ -1,0 +1,145 @@
+"""VMs created at once on a real kube-apiserver: how soon their Pods exist, and what the controllers need.
+
+An etcd and a kube-apiserver of their own, the controllers in one process, no node: the clock runs from the
+first VM to the last Pod. CPU and memory are those of the controllers' process. Run it with `make bench`. The
+table goes to the terminal, everything to `bench/out/create.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from tests.targets import real
+
+from bench.api import cpu_seconds, process, rss_mib
+from bench.resize import NAMESPACE, OUT, vm
+from hotvirt.api import names
+from hotvirt.api.resources import NAMESPACES, PODS, VMS
+from hotvirt.controllers.manager import Manager
+from hotvirt.kube.client import Client
+from hotvirt.kube.config import load_kubeconfig
+from hotvirt.kube.errors import AlreadyExists
+from hotvirt.kube.events import Recorder
+
+AT_A_TIME = 64
+PATIENCE = 600.0
+WARM = 20
+"""VMs before the measured ones: code and connections of both sides are warm then."""
+
+
+async def controllers(kubeconfig: Path) -> None:
+    """The process that is measured."""
+    async with Client(load_kubeconfig(kubeconfig)) as client:
+        recorder = Recorder(client, "hotvirt-controller")
+        manager = Manager(client, recorder)
+        work = asyncio.create_task(manager.run())
+        await manager.synced()
+        gc.freeze()
+        print("ready", flush=True)
+        await work
+
+
+class Pods:
+    """Counts the launcher Pods as they come, by one watch."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.seen: set[str] = set()
+        self._more = asyncio.Event()
+
+    async def run(self) -> None:
+        listed = await self._client.list(PODS, NAMESPACE)
+        async for event in self._client.watch(PODS, NAMESPACE, resource_version=listed.resource_version):
+            if event.type == "ADDED":
+                self.seen.add(event.object["metadata"]["name"])
+                self._more.set()
+
+    async def reach(self, count: int) -> None:
+        while len(self.seen) < count:
+            self._more.clear()
+            await self._more.wait()
+
+
+async def create_all(client: Client, numbers: range) -> None:
+    turns = asyncio.Semaphore(AT_A_TIME)
+
+    async def one(number: int) -> None:
+        async with turns:
+            await client.create(VMS, vm(f"vm-{number}"), NAMESPACE)
+
+    await asyncio.gather(*(one(number) for number in numbers))
+
+
+async def measure(kubeconfig: Path, count: int) -> dict[str, Any]:
+    async with Client(load_kubeconfig(kubeconfig)) as client, asyncio.timeout(PATIENCE):
+        for namespace in (NAMESPACE, names.NAMESPACE):
+            try:
+                await client.create(NAMESPACES, {"metadata": {"name": namespace}})
+            except AlreadyExists:
+                continue
+        command = [sys.executable, "-m", "bench.create", "--controllers", str(kubeconfig)]
+        with process(command) as controller:
+            pods = Pods(client)
+            watch = asyncio.create_task(pods.run())
+            await create_all(client, range(WARM))
+            await pods.reach(WARM)
+            cpu, resident = cpu_seconds(controller.pid), rss_mib(controller.pid)
+            begun = time.perf_counter()
+            await asyncio.gather(create_all(client, range(WARM, WARM + count)), pods.reach(WARM + count))
+            took = time.perf_counter() - begun
+            await asyncio.sleep(2.0)  # what is written behind the Pods counts too, and nothing tells its end
+            found = {
+                "vms": count,
+                "vms_per_second": count / took,
+                "cpu_ms_each": (cpu_seconds(controller.pid) - cpu) / count * 1000,
+                "resident_mb_each": (rss_mib(controller.pid) - resident) * 1.048576 / count,
+                "resident_mib": rss_mib(controller.pid),
+            }
+            watch.cancel()
+            await asyncio.wait([watch])
+        return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measure the creation of many VMs.")
+    parser.add_argument("--vms", type=int, default=1000)
+    parser.add_argument("--quick", action="store_true", help="fewer machines, to see that it works")
+    parser.add_argument("--controllers", type=Path, metavar="KUBECONFIG", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.controllers:
+        uvloop.run(controllers(arguments.controllers))
+        return 0
+    count = 100 if arguments.quick else arguments.vms
+    with ExitStack() as started:
+        folder = started.enter_context(tempfile.TemporaryDirectory(dir=os.environ.get("HOTVIRT_BENCH_DIR")))
+        target = real.start(Path(folder))
+        started.callback(target.stop)
+        found = uvloop.run(measure(target.kubeconfig, count))
+    found["machine"] = {
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+    }
+    OUT.mkdir(parents=True, exist_ok=True)
+    (OUT / "create.json").write_text(json.dumps(found, indent=2, sort_keys=True) + "\n")
+    print(
+        f"{count} VMs at once: {found['vms_per_second']:.0f} VMs/s until their Pods exist   "
+        f"CPU {found['cpu_ms_each']:.1f} ms each   memory {found['resident_mb_each']:.3f} MB each"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
