@@ -82,6 +82,16 @@ def test_the_last_words_say_why_the_machine_ended():
     assert last_words(None) == "Its launcher Pod is gone."
     evicted = codec.convert({"status": {"phase": "Failed", "reason": "Evicted", "message": "no memory"}}, Pod)
     assert last_words(evicted) == "no memory"
+    step = {"exitCode": 1, "message": "cp: can't stat '/disk': No such file or directory\n"}
+    steps = [
+        {"name": "tools", "state": {"terminated": {"exitCode": 0}}},
+        {"name": "disk-system", "state": {"terminated": step}},
+    ]
+    unprepared = pod("Failed", {"waiting": {"reason": "PodInitializing"}}, initContainerStatuses=steps)
+    assert last_words(unprepared) == (
+        "Its Pod's init step disk-system ended with exit code 1: "
+        "cp: can't stat '/disk': No such file or directory"
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,6 +114,15 @@ def test_not_ready_and_why(phase, conditions, seen, reason):
 def test_ready_is_the_pods():
     seen = pod(conditions=[{"type": "Ready", "status": "True"}])
     assert ready_of("Running", (), seen).status == "True"
+
+
+def test_an_image_that_the_init_step_cannot_pull_is_a_problem():
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    steps = [{"name": "tools", "state": {"terminated": {}}}, {"name": "disk-system", "state": waiting}]
+    seen = pod("Pending", {"waiting": {"reason": "PodInitializing"}}, initContainerStatuses=steps)
+    problem = pod_problem(seen)
+    assert problem is not None
+    assert (problem.reason, problem.message) == ("ImagePullBackOff", "no such image")
 
 
 def test_an_image_that_cannot_be_pulled_is_a_problem():

@@ -128,6 +128,11 @@ def last_words(pod: Pod | None) -> str:
     compute = compute_status(pod)
     ended = compute.state.terminated if compute is not None else None
     if ended is None:
+        for step in pod.status.init_container_statuses:
+            failed = step.state.terminated
+            if failed is not None and failed.exit_code:
+                said = f": {failed.message.strip()}" if failed.message else "."
+                return f"Its Pod's init step {step.name} ended with exit code {failed.exit_code}{said}"
         return pod.status.message or f"Its launcher Pod {pod.status.reason or 'ended'}."
     said = f": {ended.message}" if ended.message else "."
     return f"It ended with exit code {ended.exit_code} ({ended.reason or 'Error'}){said}"
@@ -177,7 +182,7 @@ def pod_problem(pod: Pod | None) -> Problem | None:
     """What keeps the Pod's containers from starting, as the node says it."""
     if pod is None:
         return None
-    for container in pod.status.container_statuses:
+    for container in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = container.state.waiting
         if waiting is not None and waiting.reason in WAITING_REASONS:
             return Problem(waiting.reason, waiting.message or f"Container {container.name} cannot start.")
