@@ -8,9 +8,11 @@ from __future__ import annotations
 import base64
 import json
 import ssl
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,24 +20,38 @@ import pytest
 from tests.kubectl.kubectl import Kubectl
 from tests.targets.target import wait_until
 
-from .control_plane import Controller, ControlPlane, available
+from .control_plane import Controller, ControlPlane, available, control_plane
 
+OLDEST = "1.34"
 GROUP = "/apis/subresources.kubevirt.io/v1"
 Object = dict[str, Any]
 
 
+@pytest.fixture(scope="module", params=["newest", OLDEST])
+def here(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """The newest Kubernetes, and the oldest that Hotvirt works on."""
+    if request.param == "newest":
+        yield request.getfixturevalue("plane")
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="hotvirt-test-") as folder,
+        control_plane(Path(folder), request.param) as oldest,
+    ):
+        yield oldest
+
+
 @pytest.fixture(scope="module")
-def controller(plane: ControlPlane) -> Iterator[Controller]:
+def controller(here: ControlPlane) -> Iterator[Controller]:
     """The replica that the API server asks, ready."""
-    with plane.controller("replica-1", plane.port) as started:
+    with here.controller("replica-1", here.port) as started:
         started.wait_until_ready()
-        wait_until(lambda: available(plane), "the APIService to be available")
+        wait_until(lambda: available(here), "the APIService to be available")
         yield started
 
 
 @pytest.fixture(scope="module")
-def kubectl(plane: ControlPlane) -> Kubectl:
-    return plane.kubectl
+def kubectl(here: ControlPlane) -> Kubectl:
+    return here.kubectl
 
 
 def vm(name: str, **spec: Any) -> Object:
@@ -106,10 +122,10 @@ def test_a_ca_that_somebody_removed_is_put_back(controller: Controller, kubectl:
     )
 
 
-def test_what_cannot_work_is_refused_with_every_cause(controller: Controller, plane: ControlPlane) -> None:
+def test_what_cannot_work_is_refused_with_every_cause(controller: Controller, here: ControlPlane) -> None:
     wrong = vm("wrong", domain={"cpu": {"sockets": 9, "maxSockets": 4}, "memory": {"guest": "1Ki"}})
     path = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines"
-    status, answer = plane.target.request("POST", path, wrong)
+    status, answer = here.target.request("POST", path, wrong)
     assert status == 422, answer
     fields = {cause["field"] for cause in answer["details"]["causes"]}
     assert {
@@ -154,15 +170,15 @@ def test_discovery_of_the_aggregated_api(controller: Controller, kubectl: Kubect
 
 
 def test_headers_without_the_api_servers_certificate_count_for_nothing(
-    controller: Controller, plane: ControlPlane
+    controller: Controller, here: ControlPlane
 ) -> None:
     """Whoever reaches the port, and says to be an admin."""
-    ca = plane.kubectl.json("get", "configmap", "hotvirt-ca", "-n", "kubevirt")["data"]["ca.crt"]
+    ca = here.kubectl.json("get", "configmap", "hotvirt-ca", "-n", "kubevirt")["data"]["ca.crt"]
     context = ssl.create_default_context(cadata=ca)
     context.check_hostname = False  # it is certified for its Service, not for this address
     headers = {"X-Remote-User": "admin", "X-Remote-Group": "system:masters"}
     for path in (GROUP, f"{GROUP}/namespaces/default/virtualmachines/x/start", "/openapi/v2", "/nothing"):
-        request = urllib.request.Request(f"https://127.0.0.1:{plane.port}{path}", headers=headers)
+        request = urllib.request.Request(f"https://127.0.0.1:{here.port}{path}", headers=headers)
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request, context=context, timeout=10)
         assert refused.value.code == 401, path
