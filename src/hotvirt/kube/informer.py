@@ -199,7 +199,9 @@ class Informer(Generic[T]):
                 else:
                     log.warning("%s is not served here yet: %s", self.resource.group_resource, error)
             except ApiError as error:
-                log.warning("%s: watching failed, will try again: %s", self.resource.group_resource, error)
+                # Where nothing ever changed there are no bookmarks either: then silence is no trouble.
+                level = logging.DEBUG if time.monotonic() - started >= self._inactivity else logging.WARNING
+                log.log(level, "%s: watching failed, will try again: %s", self.resource.group_resource, error)
             except Exception:
                 log.exception("%s: watching failed, will list again", self.resource.group_resource)
                 self._version = None
