@@ -1,14 +1,9 @@
-"""The cluster of the test run: started once, with images and Hotvirt on it for the tests that ask for them.
-
-HOTVIRT_CLUSTER=FOLDER uses a cluster that `hack/cluster --dir FOLDER up` started, and leaves it running.
-"""
+"""Hotvirt on the cluster of the test run (fixtures.py), for the tests that ask for it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,46 +14,17 @@ from hotvirt.hypervisor.qemu.accel import accelerator
 from tests.targets import real
 from tests.targets.target import CHECKOUT
 
-from . import bed as beds
 from .bed import Bed
 from .control_plane import ControlPlane, control_plane
 
-IMAGES = ("controller", "launcher", "demo-guest")
 INSTALLED_WITHIN = "180s"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build before the first test: its time-out is not meant for a compiler."""
-    here = any(item.path.is_relative_to(Path(__file__).parent) for item in session.items)
-    if here and not session.config.option.collectonly:
-        real.programs(*beds.PROGRAMS)
+    used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    if "helm" in used and not session.config.option.collectonly:
         real.programs("helm")
-
-
-@pytest.fixture(scope="session")
-def bed() -> Iterator[Bed]:
-    if own := os.environ.get("HOTVIRT_CLUSTER"):
-        running = beds.find(Path(own).resolve())
-        assert running, f"HOTVIRT_CLUSTER={own}: no cluster runs there. Start it with hack/cluster up."
-        yield running
-        return
-    with tempfile.TemporaryDirectory(prefix=beds.TEMPORARY) as parent:
-        folder = Path(parent) / "cluster"
-        started = beds.start(folder, keep=False)
-        try:
-            yield started
-        finally:
-            beds.stop(folder)
-
-
-@pytest.fixture(scope="session")
-def images(bed: Bed) -> Path:
-    """The images of Hotvirt and of the demo guest, made from this checkout, on the node; their archives."""
-    made = subprocess.run([CHECKOUT / "deploy/image/build", *IMAGES], stdout=subprocess.PIPE, text=True)
-    assert made.returncode == 0, "deploy/image/build said why above."
-    folder = Path(made.stdout.splitlines()[-1])
-    bed.import_images(*(folder / f"{name}.tar" for name in IMAGES))
-    return folder
 
 
 @pytest.fixture(scope="session")

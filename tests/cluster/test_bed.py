@@ -149,6 +149,32 @@ def test_addresses_are_reached_from_everywhere(bed: Bed, namespace: str, web: di
     assert "HTTPS server" in kubectl(bed, "exec", "-n", namespace, "web", "--", "sh", "-c", talk)
 
 
+def by_hand(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [str(CHECKOUT / "hack" / "cluster"), "--dir", str(folder), *words]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_a_running_cluster_is_used_by_hand(bed: Bed) -> None:
+    shown = by_hand(bed.layout.folder, "env").stdout
+    assert f'export KUBECONFIG="{bed.kubeconfig}"' in shown
+    in_a_shell = f"{shown} kubectl get nodes -o name && ctr images list -q"
+    said = subprocess.run(["bash", "-c", in_a_shell], capture_output=True, text=True).stdout.splitlines()
+    assert f"node/{NODE}" in said
+    assert IMAGE in said
+    assert bed.layout.node_address in by_hand(bed.layout.folder, "enter", "ip", "address").stdout
+
+
+def test_a_folder_without_a_cluster_is_refused_and_left_alone(tmp_path: Path) -> None:
+    kept = tmp_path / "letter.txt"
+    kept.write_text("mine")
+    for verb, reason in (("env", "No cluster runs in"), ("down", "holds something that is no test cluster")):
+        refused = by_hand(tmp_path, verb)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert reason in refused.stderr
+        assert "Traceback" not in refused.stderr
+    assert kept.read_text() == "mine"
+
+
 def traces(layout: Layout) -> list[str]:
     """What a cluster could leave on the machine."""
     links = [f"/sys/class/net/{layout.link}"]
