@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-pytest_plugins = ["tests.targets.plugin", "tests.scenarios.fixtures"]
+pytest_plugins = ["tests.targets.plugin", "tests.cluster.fixtures", "tests.scenarios.fixtures"]
 pytest.register_assert_rewrite("tests.scenarios", "tests.faults.resizing", "tests.kube")
 
 
