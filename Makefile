@@ -12,7 +12,9 @@ SOAK ?= 1000
 # what `make soak` repeats more often
 SOAKED := tests/embedded/test_up_crash.py tests/embedded/test_resize.py tests/embedded/test_resize_crash.py
 # the tiers that need kubectl or the real API server
-KUBE_TIERS := conformance kubectl embedded faults
+KUBE_TIERS := kubectl embedded faults
+# the tiers that need a whole cluster
+CLUSTER_TIERS := conformance cluster
 
 .PHONY: help demo test $(TIERS:%=test-%) test-cluster cluster cluster-down lint format bench soak crds manifests lock setup clean
 
@@ -40,9 +42,9 @@ $(KUBE_TIERS:%=test-%): test-%:
 	@hack/setup kube
 	@$(PYTEST) tests/$*
 
-test-cluster:
+$(CLUSTER_TIERS:%=test-%): test-%:
 	@hack/setup test
-	@$(PYTEST) tests/cluster
+	@$(PYTEST) tests/$*
 
 cluster: ## start a real Kubernetes cluster of one node on this machine (as root) and say how to use it
 	@hack/setup test
