@@ -1,11 +1,12 @@
 """The pytest side of the targets: which ones to run on, and one start of each per test run.
 
-    pytest tests/conformance --target real|embedded|all      (default: all)
-    pytest tests/conformance --target real --controllers     (with a real controller-manager beside it)
-    pytest tests/conformance --kubeconfig PATH               (any other; makes namespaces and a CRD there)
+    pytest tests/conformance --target real|oldest|embedded|cluster|all      (default: all)
+    pytest tests/conformance --kubeconfig PATH                 (any other; makes namespaces and a CRD there)
 
-A test that asks for `target` runs once on each. Marked `needs_controllers`, it runs only where garbage
-collection and the life cycle of namespaces work.
+`real` is a bare kube-apiserver of the newest Kubernetes, `oldest` one of the oldest that Hotvirt supports,
+`cluster` a whole cluster with a node. A test that asks for `target` runs on the bare servers and the embedded
+one. Marked `needs_controllers` or `needs_node`, it runs where Pods are run and garbage is collected: on the
+cluster and the embedded one. `oldest` has the behaviour suite only.
 """
 
 from __future__ import annotations
@@ -19,30 +20,47 @@ import pytest
 from . import embedded, real
 from .target import Target
 
-TARGETS = ["real", "embedded"]
+BARE = ("real", "oldest")
+WHOLE = ("embedded", "cluster")
+OLDEST = "1.34"
+ELSEWHERE = "elsewhere"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("targets")
-    group.addoption("--target", choices=[*TARGETS, "all"], default="all", help="which API to test")
-    group.addoption("--controllers", action="store_true", help="give `real` a controller-manager")
+    group.addoption("--target", choices=[*BARE, *WHOLE, "all"], default="all", help="which API to test")
     group.addoption("--kubeconfig", type=Path, help="test the Kubernetes API of this kubeconfig instead")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_controllers: only where garbage collection works")
+    config.addinivalue_line("markers", "needs_node: only where Pods are scheduled and run")
 
 
-def chosen(config: pytest.Config) -> list[str]:
-    if config.getoption("--kubeconfig"):
+def chosen(metafunc: pytest.Metafunc) -> list[str]:
+    if metafunc.config.getoption("--kubeconfig"):
         return ["external"]
-    choice = config.getoption("--target")
-    return list(TARGETS) if choice == "all" else [choice]
+    if any(metafunc.definition.get_closest_marker(name) for name in ("needs_controllers", "needs_node")):
+        fit = list(WHOLE)
+    elif metafunc.module.__name__.startswith("tests.conformance."):
+        fit = [*BARE, "embedded"]
+    else:
+        fit = ["real", "embedded"]
+    choice = metafunc.config.getoption("--target")
+    return fit if choice == "all" else [name for name in fit if name == choice] or [ELSEWHERE]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "target" in metafunc.fixturenames:
-        metafunc.parametrize("target", chosen(metafunc.config), indirect=True, scope="session")
+        metafunc.parametrize("target", chosen(metafunc), indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--target`, a test that is not for that one is not asked for."""
+    without = [item for item in items if target_name(item) == ELSEWHERE]
+    if without:
+        config.hook.pytest_deselected(items=without)
+        items[:] = [item for item in items if item not in without]
 
 
 def target_name(item: pytest.Item) -> str | None:
@@ -50,23 +68,15 @@ def target_name(item: pytest.Item) -> str | None:
     return callspec.params.get("target") if callspec else None
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--controllers"):
-        return
-    without = [
-        item for item in items if item.get_closest_marker("needs_controllers") and target_name(item) == "real"
-    ]
-    if without:
-        config.hook.pytest_deselected(items=without)
-        items[:] = [item for item in items if item not in without]
-
-
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build before the first test: its time-out is not meant for a compiler."""
     if session.config.option.collectonly:
         return
-    if any(target_name(item) == "real" for item in session.items):
-        real.programs(*real.needed(session.config.getoption("--controllers")))
+    wanted = {target_name(item) for item in session.items}
+    if "real" in wanted:
+        real.programs(*real.needed(False))
+    if "oldest" in wanted:
+        real.programs(*real.needed(False), minor=OLDEST)
 
 
 @pytest.fixture(scope="session")
@@ -74,11 +84,15 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     if kubeconfig := request.config.getoption("--kubeconfig"):
         yield Target("external", kubeconfig, has_controllers=True)
         return
+    if request.param == "cluster":
+        request.getfixturevalue("images")
+        yield Target("cluster", request.getfixturevalue("bed").kubeconfig, has_controllers=True)
+        return
     with tempfile.TemporaryDirectory(prefix="hotvirt-test-") as folder:
-        if request.param == "real":
-            started = real.start(Path(folder), controllers=request.config.getoption("--controllers"))
-        else:
+        if request.param == "embedded":
             started = embedded.start(Path(folder))
+        else:
+            started = real.start(Path(folder), minor=OLDEST if request.param == "oldest" else None)
         try:
             yield started
         finally:
