@@ -124,6 +124,8 @@ def owner(hotvirt_on_cluster: Bed, namespaces: tuple[str, str], tmp_path: Path) 
 def machine(name: str, namespace: str, strategy: str = "Always") -> str:
     vm = demo_vm(name, namespace)
     vm["spec"]["runStrategy"] = strategy
+    # How a guest shuts down is not the question here.
+    vm["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
     for volume in vm["spec"]["template"]["spec"]["volumes"]:
         volume["containerDisk"]["image"] = f"hotvirt/demo-guest:{__version__}"
     return json.dumps(vm)

@@ -15,7 +15,9 @@ from hotvirt import __version__
 from hotvirt.admission.request import Rule
 from hotvirt.admission.webhooks import Admission
 from hotvirt.api import names
-from hotvirt.api.resources import DATAVOLUMES, KUBEVIRTS
+from hotvirt.api.resources import DATAVOLUMES, KUBEVIRTS, VMIMS, VMIS, VMS
+from hotvirt.cluster.settings import ControllerSettings
+from hotvirt.plan.validate_cluster import validate_kubevirt
 from hotvirt.subresources.app import VERSIONS, VM_VERBS, VMI_VERBS
 from tests.targets import real
 
@@ -52,6 +54,11 @@ def of(objects: list[Object], kind: str, name: str) -> Object:
     return found
 
 
+def environment(objects: list[Object]) -> dict[str, str]:
+    (container,) = pod_of(objects, "Deployment", "hotvirt-controller")["containers"]
+    return {each["name"]: each.get("value", "") for each in container["env"]}
+
+
 def pod_of(objects: list[Object], kind: str, name: str) -> Object:
     spec: Object = of(objects, kind, name)["spec"]["template"]["spec"]
     return spec
@@ -77,11 +84,9 @@ def test_one_file_installs_everything(objects: list[Object]) -> None:
     def identities(them: list[Object]) -> set[tuple[str, str]]:
         return {(each["kind"], each["metadata"]["name"]) for each in them}
 
-    crds = {identity for identity in identities(whole) if identity[0] == "CustomResourceDefinition"}
-    assert {name for _, name in crds} == {path.stem for path in (CHART / "crds").iterdir()}
-    assert identities(whole) - crds - {("Namespace", "kubevirt")} == identities(objects) - {
-        ("KubeVirt", "kubevirt")
-    }
+    assert identities(whole) == identities(objects) | {("Namespace", "kubevirt")}
+    crds = {name for kind, name in identities(whole) if kind == "CustomResourceDefinition"}
+    assert crds == {each.group_resource for each in (VMS, VMIS, VMIMS, KUBEVIRTS)}
     for each in whole:
         if each["kind"] == "Namespace":
             assert each["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
@@ -116,6 +121,13 @@ def test_webhooks_ask_about_what_admission_has_rules_for(objects: list[Object]) 
     mutating = list(registered(of(objects, "MutatingWebhookConfiguration", names.WEBHOOKS)))
     assert sorted(validating) == sorted(expected(Admission.rules))
     assert sorted(mutating) == sorted(expected(Admission.mutating_rules))
+
+
+def test_kinds_are_upgraded_but_never_taken_away(objects: list[Object]) -> None:
+    for each in objects:
+        if each["kind"] == "CustomResourceDefinition":
+            assert each["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+            assert each["metadata"]["labels"] == {names.LABEL_PART_OF: names.PART_OF}
 
 
 def test_an_upgrade_leaves_to_hotvirt_what_hotvirt_writes(objects: list[Object]) -> None:
@@ -247,9 +259,9 @@ def test_images_registry_and_tag(helm: str) -> None:
     assert container["image"] == "registry.example.org:5000/hotvirt/controller:v9"
     assert container["imagePullPolicy"] == "Always"
     assert pod["imagePullSecrets"] == [{"name": "one"}]
-    given = {each["name"]: each.get("value") for each in container["env"]}
+    given = environment(objects)
     assert given["HOTVIRT_LAUNCHER_IMAGE"] == "registry.example.org:5000/hotvirt/launcher:v9"
-    assert of(objects, "KubeVirt", "kubevirt")["spec"]["imagePullPolicy"] == "Always"
+    assert json.loads(given["HOTVIRT_KUBEVIRT_SPEC"])["imagePullPolicy"] == "Always"
 
 
 def test_settings_of_the_kubevirt_object(helm: str) -> None:
@@ -259,7 +271,9 @@ def test_settings_of_the_kubevirt_object(helm: str) -> None:
         *("--set", "kubevirt.configuration.vmRolloutStrategy=Stage"),
         *("--set", "kubevirt.configuration.developerConfiguration.cpuAllocationRatio=2"),
     )
-    assert of(objects, "KubeVirt", "kubevirt")["spec"]["configuration"] == {
+    settings = ControllerSettings.of(environment(objects)).kubevirt
+    assert validate_kubevirt({"spec": settings}) == []
+    assert settings["configuration"] == {
         "developerConfiguration": {
             "cpuAllocationRatio": 2,
             "featureGates": ["One", "Two"],
@@ -293,8 +307,7 @@ def test_with_cert_manager_hotvirt_neither_makes_nor_spreads_certificates(helm: 
     certificate = of(objects, "Certificate", "hotvirt-api")["spec"]
     assert {"server auth", "client auth"} <= set(certificate["usages"])
     assert not any("secrets" in rule["resources"] for rule in rules_of(objects, "hotvirt-controller"))
-    (container,) = pod_of(objects, "Deployment", "hotvirt-controller")["containers"]
-    assert {"name": "HOTVIRT_CERTIFICATES", "value": "given"} in container["env"]
+    assert environment(objects)["HOTVIRT_CERTIFICATES"] == "given"
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ LABEL_NODE_NAME: Final = "kubevirt.io/nodeName"
 LABEL_SCHEDULABLE: Final = "kubevirt.io/schedulable"
 LABEL_VMI_NAME: Final = "kubevirt.io/vmi-name"
 LABEL_OUTDATED_LAUNCHER: Final = "kubevirt.io/outdatedLauncherImage"
-LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
-MANAGED_BY: Final = "hotvirt"
+LABEL_PART_OF: Final = "app.kubernetes.io/part-of"
+PART_OF: Final = "hotvirt"
 
 # Annotations
 ANNOTATION_VM_GENERATION: Final = "kubevirt.io/vm-generation"

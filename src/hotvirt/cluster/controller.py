@@ -119,8 +119,7 @@ class ControllerProcess:
         keeper = Keeper(self._client, self._source, self._settings.lifetimes)
         LEADER.labels(names.CONTROLLER_LEASE).set(1)
         try:
-            if self._settings.makes_kubevirt:
-                await self._make_kubevirt()
+            await self._make_kubevirt()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(keeper.run(), name="certificates")
                 tasks.create_task(manager.run(), name="controllers")
@@ -132,13 +131,13 @@ class ControllerProcess:
             await recorder.close()
 
     async def _make_kubevirt(self) -> None:
-        """The settings object that users know, where it cannot be applied together with its CRD."""
+        """The settings object that users know: it cannot be applied together with its CRD."""
         place = {"name": names.KUBEVIRT_NAME, "namespace": names.NAMESPACE}
         wanted = {
             "apiVersion": KUBEVIRTS.api_version,
             "kind": KUBEVIRTS.kind,
-            "metadata": place | {"labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY}},
-            "spec": {},
+            "metadata": place | {"labels": {names.LABEL_PART_OF: names.PART_OF}},
+            "spec": self._settings.kubevirt,
         }
         try:
             await self._client.create(KUBEVIRTS, wanted, names.NAMESPACE)

@@ -41,10 +41,10 @@ async def objection(client: Client) -> str | None:
                 "chart, and with deploy/install.yaml."
             )
         labels = crd["metadata"].get("labels") or {}
-        if labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY:
+        if labels.get(names.LABEL_PART_OF) != names.PART_OF:
             return (
                 f"The CRD {resource.group_resource} is not Hotvirt's: it has no label "
-                f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}. It was left by a KubeVirt. Remove it, with "
+                f"{names.LABEL_PART_OF}={names.PART_OF}. It was left by a KubeVirt. Remove it, with "
                 "all VMs of that KubeVirt, or use another cluster."
             )
     return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hotvirt.api import names
 from hotvirt.kube.config import SERVICE_ACCOUNT, ClientConfig, in_cluster, load_kubeconfig
@@ -28,8 +29,8 @@ class SettingsError(Exception):
 class ControllerSettings:
     identity: str
     platform: Platform
-    makes_kubevirt: bool = False
-    """Whether the KubeVirt object is made here; else whoever installs Hotvirt makes it."""
+    kubevirt: dict[str, Any] = field(default_factory=dict)
+    """The spec of the KubeVirt object where there is none yet: from then on it is the administrator's."""
     certificates: str = OWN
     certificates_folder: Path = Path("/etc/hotvirt/tls")
     address: str = ""
@@ -50,7 +51,7 @@ class ControllerSettings:
                 image_volumes=given.flag("HOTVIRT_IMAGE_VOLUMES", False),
                 kvm_resource=names.KVM_RESOURCE,
             ),
-            makes_kubevirt=given.one_of("HOTVIRT_KUBEVIRT", (GIVEN, OWN)) == OWN,
+            kubevirt=given.mapping("HOTVIRT_KUBEVIRT_SPEC"),
             certificates=given.one_of("HOTVIRT_CERTIFICATES", (OWN, GIVEN)),
             certificates_folder=Path(given.text("HOTVIRT_CERTIFICATES_FOLDER", "/etc/hotvirt/tls")),
             address=given.text("HOTVIRT_ADDRESS", ""),
@@ -120,6 +121,15 @@ class Given:
         value = self.environment.get(name) or allowed[0]
         if value not in allowed:
             raise SettingsError(f"{name} is {value!r}: write {' or '.join(allowed)}.")
+        return value
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        try:
+            value = json.loads(self.environment.get(name) or "{}")
+        except ValueError as error:
+            raise SettingsError(f"{name} is not JSON: {error}.") from None
+        if not isinstance(value, dict):
+            raise SettingsError(f"{name} is no JSON object: write one, like {{}}.")
         return value
 
     def number(self, name: str, default: int) -> int:

@@ -76,3 +76,12 @@ matchConditions:
   - name: changes-the-spec
     expression: 'request.operation != "UPDATE" || object.spec != oldObject.spec'
 {{- end }}
+
+{{/* The spec of the KubeVirt object. */}}
+{{- define "hotvirt.settings" -}}
+{{- $developer := dict "useEmulation" .Values.useEmulation "featureGates" .Values.kubevirt.featureGates }}
+{{- $configuration := dict "developerConfiguration" $developer }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+configuration:
+  {{- mergeOverwrite $configuration (deepCopy .Values.kubevirt.configuration) | toYaml | nindent 2 }}
+{{- end }}

@@ -96,7 +96,7 @@ def _crd(resource: Resource, cls: type[Kind], columns: tuple[Column, ...]) -> di
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": resource.group_resource, "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY}},
+        "metadata": {"name": resource.group_resource, "labels": {names.LABEL_PART_OF: names.PART_OF}},
         "spec": {
             "group": resource.group,
             "scope": "Namespaced" if resource.namespaced else "Cluster",
