@@ -13,7 +13,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from tests.targets import real
 from tests.targets.target import CHECKOUT, Target, free_ports, start_process, stop_process, wait_until
 
 WORKLOADS = {"Deployment", "DaemonSet", "NetworkPolicy", "PodDisruptionBudget"}
-CONTROLLER = "import sys; from hotvirt.cluster.controller import main; sys.exit(main())"
 Object = dict[str, Any]
 
 
@@ -37,10 +36,17 @@ class ControlPlane:
     port: int
     """Where the API server looks for Hotvirt."""
 
-    def kubeconfig_of(self, account: str) -> Path:
-        """The way in of one of Hotvirt's service accounts, with the rights that the chart gives it."""
+    def kubeconfig_of(self, account: str, pod: Object | None = None) -> Path:
+        """The way in of one of Hotvirt's service accounts, with the rights that the chart gives it.
+
+        As the kubelet gives it to a Pod, the token is bound to that Pod.
+        """
         path = f"/api/v1/namespaces/kubevirt/serviceaccounts/{account}/token"
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        spec: Object = {}
+        if pod is not None:
+            place = {key: pod["metadata"][key] for key in ("name", "uid")}
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", **place}
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         status, answer = self.target.request("POST", path, request)
         assert status == 201, answer
         config = yaml.safe_load(self.target.kubeconfig.read_text())
@@ -50,31 +56,56 @@ class ControlPlane:
         file.write_text(yaml.safe_dump(config))
         return file
 
-    @contextmanager
-    def controller(self, name: str, port: int | None = None, **environment: str) -> Iterator[Controller]:
+    def controller(
+        self, name: str, port: int | None = None, **environment: str
+    ) -> AbstractContextManager[Process]:
         """A replica; only the one on the port of the Service is asked by the API server."""
-        health, other = free_ports(2)
-        kubeconfig = self.kubeconfig_of("hotvirt-controller")
-        log = self.folder / f"{name}.log"
         given = {
             "POD_NAME": name,
-            "KUBECONFIG": str(kubeconfig),
-            "HOTVIRT_ADDRESS": "127.0.0.1",
-            "HOTVIRT_PORT": str(port or other),
-            "HOTVIRT_HEALTH_PORT": str(health),
+            "HOTVIRT_PORT": str(port or 0),
             "HOTVIRT_DRAIN_SECONDS": "0",
-            "HOTVIRT_KUBEVIRT": "own",
             **environment,
         }
-        process = start_process([sys.executable, "-c", CONTROLLER], log, os.environ | given)
+        return self._running("controller", name, self.kubeconfig_of("hotvirt-controller"), given)
+
+    def agent(self, pod: Object, **environment: str) -> AbstractContextManager[Process]:
+        """A node's agent, as if it ran in that Pod."""
+        given = {
+            "NODE_NAME": pod["spec"]["nodeName"],
+            "POD_IP": "127.0.0.1",
+            "POD_NAME": pod["metadata"]["name"],
+            "POD_UID": pod["metadata"]["uid"],
+            "HOTVIRT_NODE_ROOT": str(self.folder),
+            "HOTVIRT_HYPERVISOR": "instant",
+            "HOTVIRT_CONSOLE_PORT": "0",
+            **environment,
+        }
+        kubeconfig = self.kubeconfig_of("hotvirt-node", pod)
+        return self._running("node", pod["metadata"]["name"], kubeconfig, given)
+
+    @contextmanager
+    def _running(
+        self, program: str, name: str, kubeconfig: Path, environment: dict[str, str]
+    ) -> Iterator[Process]:
+        (health,) = free_ports(1)
+        ours = {
+            "KUBECONFIG": str(kubeconfig),
+            "HOTVIRT_ADDRESS": "127.0.0.1",
+            "HOTVIRT_HEALTH_PORT": str(health),
+        }
+        log = self.folder / f"{name}.log"
+        code = f"import sys; from hotvirt.cluster.{program} import main; sys.exit(main())"
+        process = start_process([sys.executable, "-c", code], log, os.environ | ours | environment)
         try:
-            yield Controller(process, health, log)
+            yield Process(process, health, log)
         finally:
             stop_process(process)
 
 
 @dataclass(frozen=True)
-class Controller:
+class Process:
+    """One of Hotvirt's processes."""
+
     process: subprocess.Popen[bytes]
     health_port: int
     log: Path

@@ -9,7 +9,7 @@ from typing import Any
 from tests.kubectl.kubectl import Kubectl
 from tests.targets.target import wait_until
 
-from .control_plane import Controller, ControlPlane
+from .control_plane import ControlPlane, Process
 
 LEASE = ("lease", "hotvirt-controller", "-n", "kubevirt")
 
@@ -25,7 +25,7 @@ def wait_for_leader(kubectl: Kubectl, name: str, within: float) -> None:
     wait_until(lambda: lead(kubectl).get("holderIdentity") == name, f"{name} to lead", within)
 
 
-def works(controller: Controller) -> bool:
+def works(controller: Process) -> bool:
     """Whether it runs the controllers, by its own metrics."""
     return 'leader_election_master_status{name="hotvirt-controller"} 1.0' in controller.get("/metrics")[1]
 
@@ -97,10 +97,10 @@ def test_beside_a_kubevirt_it_says_so_and_touches_nothing(plane: ControlPlane) -
 def test_crds_of_somebody_else_are_left_alone(plane: ControlPlane) -> None:
     kubectl = plane.kubectl
     crd = ("crd", "virtualmachines.kubevirt.io")
-    kubectl("label", *crd, "app.kubernetes.io/managed-by-")
+    kubectl("label", *crd, "app.kubernetes.io/part-of-")
     try:
         with plane.controller("seventh", plane.port) as refusing:
             wait_until(lambda: "is not Hotvirt's" in refusing.readiness(), "it to refuse")
             assert "virtualmachines.kubevirt.io" in refusing.readiness()
     finally:
-        kubectl("label", *crd, "app.kubernetes.io/managed-by=hotvirt")
+        kubectl("label", *crd, "app.kubernetes.io/part-of=hotvirt")

@@ -6,7 +6,9 @@ No node is needed for any of it; the rights are those that the chart gives.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import signal
 import ssl
 import tempfile
 import urllib.error
@@ -20,9 +22,10 @@ import pytest
 from tests.kubectl.kubectl import Kubectl
 from tests.targets.target import wait_until
 
-from .control_plane import Controller, ControlPlane, available, control_plane
+from .control_plane import ControlPlane, Process, available, control_plane
 
 OLDEST = "1.34"
+ADDRESS = "hotvirt.io/console-address"
 GROUP = "/apis/subresources.kubevirt.io/v1"
 Object = dict[str, Any]
 
@@ -41,7 +44,7 @@ def here(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture(scope="module")
-def controller(here: ControlPlane) -> Iterator[Controller]:
+def controller(here: ControlPlane) -> Iterator[Process]:
     """The replica that the API server asks, ready."""
     with here.controller("replica-1", here.port) as started:
         started.wait_until_ready()
@@ -65,7 +68,7 @@ def vm(name: str, **spec: Any) -> Object:
     }
 
 
-def test_a_vm_gets_its_instance_and_its_pod(controller: Controller, kubectl: Kubectl) -> None:
+def test_a_vm_gets_its_instance_and_its_pod(controller: Process, kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", stdin=vm("first"))
     wait_until(lambda: "first" in kubectl("get", "vmi", "-o", "name"), "the VMI of the VM")
     instance = kubectl.json("get", "vmi", "first")
@@ -78,14 +81,14 @@ def test_a_vm_gets_its_instance_and_its_pod(controller: Controller, kubectl: Kub
 
 
 def test_the_settings_object_is_there_without_anybody_applying_it(
-    controller: Controller, kubectl: Kubectl
+    controller: Process, kubectl: Kubectl
 ) -> None:
     wait_until(lambda: "kubevirt" in kubectl("get", "kubevirts", "-A", "-o", "name"), "the KubeVirt object")
     (found,) = kubectl.json("get", "kubevirts", "-A")["items"]
     assert (found["metadata"]["namespace"], found["metadata"]["name"]) == ("kubevirt", "kubevirt")
 
 
-def test_what_a_machine_leaves_open_is_filled_in(controller: Controller, kubectl: Kubectl) -> None:
+def test_what_a_machine_leaves_open_is_filled_in(controller: Process, kubectl: Kubectl) -> None:
     template = vm("alone")["spec"]["template"]
     machine = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", **template}
     machine["metadata"] = {"name": "alone"}
@@ -95,7 +98,7 @@ def test_what_a_machine_leaves_open_is_filled_in(controller: Controller, kubectl
     assert domain["memory"]["guest"] == "128Mi"
 
 
-def test_the_ca_is_wherever_it_is_looked_for(controller: Controller, kubectl: Kubectl) -> None:
+def test_the_ca_is_wherever_it_is_looked_for(controller: Process, kubectl: Kubectl) -> None:
     published = kubectl.json("get", "configmap", "hotvirt-ca", "-n", "kubevirt")["data"]["ca.crt"]
     secret = kubectl.json("get", "secret", "hotvirt-certificates", "-n", "kubevirt")["data"]
     assert base64.b64decode(secret["ca.crt"]).decode() == published
@@ -108,7 +111,7 @@ def test_the_ca_is_wherever_it_is_looked_for(controller: Controller, kubectl: Ku
         assert base64.b64decode(service["spec"]["caBundle"]).decode() == published
 
 
-def test_a_ca_that_somebody_removed_is_put_back(controller: Controller, kubectl: Kubectl) -> None:
+def test_a_ca_that_somebody_removed_is_put_back(controller: Process, kubectl: Kubectl) -> None:
     kubectl(
         *("patch", "validatingwebhookconfiguration", "hotvirt", "--type=json", "-p"),
         '[{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]',
@@ -122,7 +125,7 @@ def test_a_ca_that_somebody_removed_is_put_back(controller: Controller, kubectl:
     )
 
 
-def test_what_cannot_work_is_refused_with_every_cause(controller: Controller, here: ControlPlane) -> None:
+def test_what_cannot_work_is_refused_with_every_cause(controller: Process, here: ControlPlane) -> None:
     wrong = vm("wrong", domain={"cpu": {"sockets": 9, "maxSockets": 4}, "memory": {"guest": "1Ki"}})
     path = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines"
     status, answer = here.target.request("POST", path, wrong)
@@ -134,7 +137,7 @@ def test_what_cannot_work_is_refused_with_every_cause(controller: Controller, he
     } <= fields
 
 
-def test_kubectl_shows_what_has_no_effect(controller: Controller, kubectl: Kubectl) -> None:
+def test_kubectl_shows_what_has_no_effect(controller: Process, kubectl: Kubectl) -> None:
     strange = vm("strange", domain={"devices": {"watchdog": {"name": "dog", "i6300esb": {}}}})
     done = kubectl.run("create", "--dry-run=server", "-f", "-", stdin=strange)
     assert done.returncode == 0, done.stderr
@@ -142,7 +145,7 @@ def test_kubectl_shows_what_has_no_effect(controller: Controller, kubectl: Kubec
     assert "watchdog" in done.stderr
 
 
-def test_the_aggregated_api_lets_in_whom_rbac_lets_in(controller: Controller, kubectl: Kubectl) -> None:
+def test_the_aggregated_api_lets_in_whom_rbac_lets_in(controller: Process, kubectl: Kubectl) -> None:
     kubectl("create", "namespace", "shop")
     kubectl("create", "rolebinding", "-n", "shop", "owners", "--clusterrole=edit", "--user=alice")
     # Nobody joins the roles of the chart to `edit` without a controller-manager: so this is by hand.
@@ -162,15 +165,31 @@ def test_the_aggregated_api_lets_in_whom_rbac_lets_in(controller: Controller, ku
     kubectl("delete", "vm", "-n", "shop", "web", "--wait=false")
 
 
-def test_discovery_of_the_aggregated_api(controller: Controller, kubectl: Kubectl) -> None:
+def test_discovery_of_the_aggregated_api(controller: Process, kubectl: Kubectl) -> None:
     names = {each["name"] for each in json.loads(kubectl("get", "--raw", GROUP))["resources"]}
     assert {"virtualmachines/start", "virtualmachineinstances/console"} <= names
     version = json.loads(kubectl("get", "--raw", f"{GROUP}/version"))
     assert version["gitVersion"].startswith("v")
 
 
+def test_the_api_server_has_no_stale_view_of_it(controller: Process, here: ControlPlane) -> None:
+    """With one stale group, Kubernetes deletes no namespace any more."""
+
+    def freshness() -> dict[str, str]:
+        asked = urllib.request.Request(f"{here.target.url}/apis")
+        asked.add_header("Authorization", f"Bearer {here.target.token}")
+        asked.add_header("Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+        with urllib.request.urlopen(asked, context=here.target.tls, timeout=10) as answer:
+            groups = json.load(answer)["items"]
+        (ours,) = [each for each in groups if each["metadata"]["name"] == "subresources.kubevirt.io"]
+        return {version["version"]: version["freshness"] for version in ours["versions"]}
+
+    current = {"v1": "Current", "v1alpha3": "Current"}
+    wait_until(lambda: freshness() == current, "discovery to be current", within=90)
+
+
 def test_headers_without_the_api_servers_certificate_count_for_nothing(
-    controller: Controller, here: ControlPlane
+    controller: Process, here: ControlPlane
 ) -> None:
     """Whoever reaches the port, and says to be an admin."""
     ca = here.kubectl.json("get", "configmap", "hotvirt-ca", "-n", "kubevirt")["data"]["ca.crt"]
@@ -183,3 +202,35 @@ def test_headers_without_the_api_servers_certificate_count_for_nothing(
             urllib.request.urlopen(request, context=context, timeout=10)
         assert refused.value.code == 401, path
         assert json.loads(refused.value.read())["reason"] == "Unauthorized"
+
+
+def test_a_nodes_agent_says_in_its_lease_that_it_lives_and_where_its_consoles_are(
+    controller: Process, here: ControlPlane
+) -> None:
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}}
+    containers = [{"name": "node", "image": "hotvirt/controller"}]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "agent", "namespace": "kubevirt"},
+        "spec": {"serviceAccountName": "hotvirt-node", "nodeName": "node-1", "containers": containers},
+    }
+    for obj in (node, pod):
+        here.kubectl("create", "-f", "-", stdin=obj)
+    pod = here.kubectl.json("get", "pod", "agent", "-n", "kubevirt")
+    with here.agent(pod) as agent:
+        agent.wait_until_ready()
+        wait_until(lambda: not told(here)["annotations"][ADDRESS].endswith(":0"), "the consoles to be open")
+        said = told(here)["annotations"]
+        host, _, port = said[ADDRESS].partition(":")
+        shown = ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((host, int(port)), timeout=10))
+        assert hashlib.sha256(shown).hexdigest() == said["hotvirt.io/console-certificate"]
+        assert told(here)["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
+        agent.process.send_signal(signal.SIGTERM)
+        assert agent.process.wait(10) == 0
+
+
+def told(here: ControlPlane) -> Object:
+    """What the Lease of the agent on node-1 says about itself."""
+    metadata: Object = here.kubectl.json("get", "lease", "hotvirt-node-node-1", "-n", "kubevirt")["metadata"]
+    return metadata
