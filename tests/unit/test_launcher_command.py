@@ -165,16 +165,22 @@ def test_what_the_hardware_does_not_have_is_refused() -> None:
         argv(disks=(Disk(name="a"),))
 
 
-def test_a_copy_on_write_disk_names_its_base_and_cuts_the_chain() -> None:
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_copy_on_write_disk_names_its_base_and_cuts_the_chain(direct: bool) -> None:
     file = DiskFile(
         "/scratch/a.qcow2", "qcow2", backing="/images/a/disk/x", backing_format="qcow2", direct=True
     )
+    file.backing_direct = direct
     node = command.blockdev("node-0", file, disk("a"))
     assert node["backing"] == {
         "driver": "qcow2",
         "read-only": True,
         "backing": None,
-        "file": {"driver": "file", "filename": "/images/a/disk/x"},
+        "file": {
+            "driver": "file",
+            "filename": "/images/a/disk/x",
+            "cache": {"direct": direct, "no-flush": False},
+        },
     }
     assert node["cache"] == {"direct": True, "no-flush": False}
 

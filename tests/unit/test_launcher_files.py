@@ -104,6 +104,7 @@ def test_a_container_disk_is_copied_on_write(pod: Path) -> None:
     assert found.path == f"{pod}/hotvirt-scratch/disk-os.qcow2"
     assert (found.format, found.backing_format, found.readonly) == ("qcow2", "raw", False)
     assert found.backing == os.path.realpath(pod / "hotvirt-images/os/disk/disk.img")
+    assert found.backing_direct is files._can_be_direct(found.backing)
 
 
 def test_a_container_disk_has_one_file(pod: Path) -> None:
@@ -146,7 +147,7 @@ def test_cache_none_falls_back_where_the_file_system_cannot_and_says_so() -> Non
     os.environ[ROOT_VARIABLE] = str(scratch)
     try:
         found = files.prepare(machine(disk))
-        direct = files._can_be_direct(found.disks["a"])
+        direct = files._can_be_direct(found.disks["a"].path)
         assert found.disks["a"].direct is direct
         assert bool(found.notes) is not direct
     finally:

@@ -65,6 +65,7 @@ class DiskFile:
         device: bool = False,
         readonly: bool = False,
         direct: bool = False,
+        backing_direct: bool = False,
     ) -> None:
         self.path = path
         self.format = format
@@ -73,6 +74,7 @@ class DiskFile:
         self.device = device
         self.readonly = readonly
         self.direct = direct
+        self.backing_direct = backing_direct
 
 
 class Files:
@@ -100,7 +102,10 @@ def prepare(machine: Machine) -> Files:
         file = _disk_file(disk, disk.source, machine)
         file.readonly = file.readonly or disk.readonly or disk.source.readonly or disk.kind == "cdrom"
         wants_direct = disk.cache in ("", "none")
-        file.direct = wants_direct and _can_be_direct(file)
+        file.direct = wants_direct and _can_be_direct(file.path)
+        # What the page cache holds of a shared image counts as this Pod's memory, and would keep it from
+        # shrinking.
+        file.backing_direct = bool(wants_direct and file.backing and _can_be_direct(file.backing))
         if wants_direct and not file.direct:
             files.notes.append(
                 f"disk {disk.name}: its file system cannot bypass the page cache; cache=writeback is used"
@@ -195,9 +200,9 @@ def _claim(source: Source) -> DiskFile:
     return DiskFile(image, "raw")
 
 
-def _can_be_direct(file: DiskFile) -> bool:
+def _can_be_direct(path: str) -> bool:
     try:
-        descriptor = os.open(file.path, os.O_RDONLY | os.O_DIRECT)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
     except OSError:
         return False
     os.close(descriptor)

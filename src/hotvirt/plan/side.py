@@ -32,7 +32,8 @@ Amounts = Mapping[str, Quantity]
 CONSOLE_LOG_REQUESTS: Final[Amounts] = {"cpu": Quantity("5m"), "memory": Quantity("35M")}
 CONSOLE_LOG_LIMITS: Final[Amounts] = {"cpu": Quantity("100m"), "memory": Quantity("60M")}
 COPY_REQUESTS: Final[Amounts] = {"cpu": Quantity("100m"), "memory": Quantity("64M")}
-COPY_LIMITS: Final[Amounts] = {"cpu": Quantity("500m"), "memory": Quantity("128M")}
+COPY_LIMITS: Final[Amounts] = {"cpu": Quantity("500m"), "memory": Quantity("64M")}
+"""The page cache of a copy stays in the Pod's account when the copy is done, up to this much."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,7 +249,11 @@ def blockdev(node: str, file: DiskFile, disk: Disk) -> dict[str, object]:
         base: dict[str, object] = {
             "driver": file.backing_format,
             "read-only": True,
-            "file": {"driver": "file", "filename": file.backing},
+            "file": {
+                "driver": "file",
+                "filename": file.backing,
+                "cache": {"direct": file.backing_direct, "no-flush": False},
+            },
         }
         if file.backing_format == "qcow2":
             base["backing"] = None
