@@ -250,7 +250,7 @@ def wait_until_ready(bed: Bed) -> None:
     archive = layout.folder / "busybox.tar"
     write_busybox_archive(archive)
     bed.import_images(archive)
-    target = Target("cluster", bed.kubeconfig, has_controllers=True)
+    target = Target("cluster", bed.kubeconfig)
 
     def answer(path: str) -> dict[str, Any] | None:
         try:

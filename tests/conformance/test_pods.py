@@ -248,11 +248,14 @@ async def test_resize_changes_the_resources(api: Api, ns: Namespace, node: str) 
 async def test_resize_beyond_the_node_is_forbidden(api: Api, ns: Namespace, node: str) -> None:
     await api.create(ns.pods, pod(nodeName=node))
     answer = await api.patch(f"{ns.pods}/one/resize", resources(requests={"cpu": "64"}), STRATEGIC)
-    status = answer.refused(403, "Forbidden")
-    assert status["message"] == (
-        'pods "one" is forbidden: node didn\'t have enough allocatable resources: cpu, '
-        "requested: 64000, allocatable: 2000"
-    )
+    if api.target.minor == 34:
+        answer.ok()  # the kubelet answers there, with PodResizePending/Infeasible
+    else:
+        status = answer.refused(403, "Forbidden")
+        assert status["message"] == (
+            'pods "one" is forbidden: node didn\'t have enough allocatable resources: cpu, '
+            "requested: 64000, allocatable: 2000"
+        )
     await api.delete(f"{ns.pods}/one", gracePeriodSeconds=0)
 
 

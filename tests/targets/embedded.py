@@ -23,7 +23,7 @@ def start(folder: Path) -> Target:
         if down.returncode:
             raise RuntimeError(f"hotvirt down failed:\n{down.stdout}{down.stderr}")
 
-    return Target("embedded", state / "kubeconfig", has_controllers=True, stop=stop)
+    return Target("embedded", state / "kubeconfig", stop=stop)
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -74,19 +74,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     wanted = {target_name(item) for item in session.items}
     if "real" in wanted:
-        real.programs(*real.needed(False))
+        real.programs(*real.PROGRAMS)
     if "oldest" in wanted:
-        real.programs(*real.needed(False), minor=OLDEST)
+        real.programs(*real.PROGRAMS, minor=OLDEST)
 
 
 @pytest.fixture(scope="session")
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     if kubeconfig := request.config.getoption("--kubeconfig"):
-        yield Target("external", kubeconfig, has_controllers=True)
+        yield Target("external", kubeconfig)
         return
     if request.param == "cluster":
         request.getfixturevalue("images")
-        yield Target("cluster", request.getfixturevalue("bed").kubeconfig, has_controllers=True)
+        yield Target("cluster", request.getfixturevalue("bed").kubeconfig)
         return
     with tempfile.TemporaryDirectory(prefix="hotvirt-test-") as folder:
         if request.param == "embedded":

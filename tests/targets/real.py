@@ -21,6 +21,7 @@ from hotvirt.kube.x509 import CLIENT, make, make_ca, name
 from .target import CHECKOUT, Target, free_ports, start_process, stop_process, wait_until
 
 BUILD = CHECKOUT / "hack" / "kube" / "build"
+PROGRAMS = ("etcd", "kube-apiserver")
 
 
 def programs(*names: str, minor: str | None = None) -> Path:
@@ -35,27 +36,20 @@ def programs(*names: str, minor: str | None = None) -> Path:
 def start(
     folder: Path,
     *,
-    controllers: bool = False,
     aggregates: bool = False,
     crds: bool = True,
     minor: str | None = None,
 ) -> Target:
     """`aggregates`: it proxies to APIServices, and vouches for users by the request headers."""
-    binaries = programs(*needed(controllers), minor=minor)
+    binaries = programs(*PROGRAMS, minor=minor)
     with ExitStack() as started:
         etcd = start_etcd(binaries, folder, started)
         more = aggregation(folder) if aggregates else ()
         target = start_apiserver(binaries, folder, etcd, started, more)
-        if controllers:
-            start_controllers(binaries, folder, target, started)
         if crds:
             install_hotvirts_crds(target)
         target.stop = started.pop_all().close
     return target
-
-
-def needed(controllers: bool) -> list[str]:
-    return ["etcd", "kube-apiserver", *(["kube-controller-manager"] if controllers else [])]
 
 
 def start_etcd(binaries: Path, folder: Path, started: ExitStack) -> str:
@@ -144,7 +138,7 @@ def start_apiserver(
         return certificate.exists() and certificate.stat().st_size > 0
 
     wait_until(has_certificate, "kube-apiserver to make its certificate")
-    target = Target("real", write_kubeconfig(folder, port, token), has_controllers=False)
+    target = Target("real", write_kubeconfig(folder, port, token))
 
     def ready() -> bool:
         try:
@@ -154,22 +148,6 @@ def start_apiserver(
 
     wait_until(ready, "kube-apiserver to be ready")
     return target
-
-
-def start_controllers(binaries: Path, folder: Path, target: Target, started: ExitStack) -> None:
-    process = start_process(
-        [
-            str(binaries / "kube-controller-manager"),
-            f"--kubeconfig={target.kubeconfig}",
-            f"--service-account-private-key-file={folder / 'sa.key'}",
-            "--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller",
-            "--leader-elect=false",
-            "--secure-port=0",
-        ],
-        folder / "kube-controller-manager.log",
-    )
-    started.callback(stop_process, process)
-    target.has_controllers = True
 
 
 def write_kubeconfig(folder: Path, port: int, token: str) -> Path:

@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,6 @@ LIBC = ctypes.CDLL(None)
 class Target:
     name: str
     kubeconfig: Path
-    has_controllers: bool
-    """Garbage collection and the life cycle of namespaces work, as with a controller-manager."""
     stop: Callable[[], None] = field(default=lambda: None)
 
     def __post_init__(self) -> None:
@@ -80,6 +79,13 @@ class Target:
             return status, json.loads(text)
         except ValueError:
             return status, text.decode(errors="replace")
+
+    @cached_property
+    def minor(self) -> int:
+        """Of Kubernetes 1.x, the x: what the server says differs a little."""
+        status, version = self.request("GET", "/version")
+        assert status == 200, version
+        return int(version["minor"].rstrip("+"))
 
     def install_crd(self, crd: dict[str, Any]) -> None:
         """Create the CRD unless the server has it, and wait until it is served."""
