@@ -13,7 +13,6 @@ from typing import Any
 
 from aiohttp import web
 
-from hotvirt.admission.lookups import client_lookup
 from hotvirt.admission.room import Room
 from hotvirt.admission.webhooks import Admission
 from hotvirt.api import names
@@ -31,10 +30,12 @@ from hotvirt.node.peers import in_pod_cgroup, of_our_user
 from hotvirt.plan.config import ClusterConfig, cluster_config
 from hotvirt.subresources.app import make_app
 
+from .apiserver.store import Store
 from .datavolumes import DataVolumeController
 from .garbage import GarbageCollector
 from .images import ImageStore
 from .inventory import Inventory
+from .lookups import store_lookup
 from .namespaces import NamespaceController
 from .node.logs import LogOptions
 from .node.node import EmbeddedNode, NoSuchLog
@@ -80,11 +81,11 @@ class Parts:
 
     # What the API server needs of the parts
 
-    def admission(self) -> Admission:
+    def admission(self, store: Store) -> Admission:
         return Admission(
             self._config,
-            vmi=client_lookup(self._api_client, VMIS),
-            revision=client_lookup(self._api_client, CONTROLLERREVISIONS),
+            vmi=store_lookup(store, VMIS),
+            revision=store_lookup(store, CONTROLLERREVISIONS),
             around=self._room.around,
         )
 

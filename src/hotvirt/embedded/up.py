@@ -31,6 +31,7 @@ from hotvirt.kube.memory import quiet_the_collector
 
 from .apiserver.server import ApiServer
 from .apiserver.store import Store, StoreError
+from .inside import Inside, InsideTransport
 from .parts import Parts
 from .pki import Pki
 from .preflight import ANNOTATION_CLOSED, Refusal, port_refusal
@@ -134,9 +135,11 @@ async def start(options: Options, stack: AsyncExitStack) -> tuple[Started, Super
     folder = os.open(state.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     stack.callback(os.close, folder)
 
+    inside = Inside()
+
     def client_for(user: str, component: str, groups: tuple[str, ...] = ()) -> Client:
         config = ClientConfig(unix_socket=state.socket, token=pki.token_for(user, groups))
-        client = Client(config, f"{component}/{__version__}")
+        client = Client(config, transport=InsideTransport(inside, config, f"{component}/{__version__}"))
         stack.push_async_callback(client.close)
         return client
 
@@ -146,7 +149,7 @@ async def start(options: Options, stack: AsyncExitStack) -> tuple[Started, Super
     server = ApiServer(
         store,
         pki,
-        parts.admission(),
+        parts.admission(store),
         parts.subresources(),
         parts,
         # The kernel takes 107 bytes of a socket's path, and the state folder may lie deep.
@@ -158,6 +161,7 @@ async def start(options: Options, stack: AsyncExitStack) -> tuple[Started, Super
         await server.start(options.port)
     except OSError as error:
         raise port_refusal(options.port, error) from error
+    inside.server = server
     pki.write_kubeconfig(state.kubeconfig, server.url)
 
     admin = client_for("hotvirt-up", "hotvirt-up", (names.MASTERS_GROUP,))

@@ -155,7 +155,7 @@ class Transport:
                 for warning in answer.headers.getall("Warning", ()):
                     self._warn(warning)
                 if answer.status >= 300:
-                    raise await _refusal(answer)
+                    raise refusal_of(answer.status, await answer.read(), answer.headers, answer.reason)
                 yield answer
         except TimeoutError as error:
             raise Unreachable(f"No answer from {self._host} in time ({method} {path}).") from error
@@ -181,15 +181,29 @@ class Transport:
         """One exchange. When the server says Retry-After, it is asked again after that time."""
         for attempt in range(MAX_RETRIES + 1):
             try:
-                async with self.stream(
-                    method, path, params=params, body=body, headers=headers, total=timeout or self._timeout
-                ) as answer:
-                    return await answer.read()
+                return await self._exchange(
+                    method, path, params=params, body=body, headers=headers, timeout=timeout or self._timeout
+                )
             except Later as later:
                 if attempt == MAX_RETRIES:
                     raise later.error from None
                 await self._sleep(min(later.seconds, LONGEST_RETRY_AFTER))
         raise AssertionError("unreachable")
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+        timeout: float,
+    ) -> bytes:
+        async with self.stream(
+            method, path, params=params, body=body, headers=headers, total=timeout
+        ) as answer:
+            return await answer.read()
 
     async def connect_ws(
         self,
@@ -224,15 +238,15 @@ class Later(Exception):
         self.error = error
 
 
-async def _refusal(answer: aiohttp.ClientResponse) -> Exception:
-    body = await answer.read()
+def refusal_of(code: int, body: bytes, headers: Mapping[str, str], reason: str | None) -> Exception:
+    """What an answer means that is no success."""
     status: Any
     try:
         status = msgspec.json.decode(body)
     except msgspec.DecodeError:
-        status = body.decode(errors="replace").strip() or answer.reason
-    error = error_for(answer.status, status)
-    retry_after = answer.headers.get("Retry-After", "")
-    if retry_after.isdigit() and (answer.status == 429 or answer.status >= 500):
+        status = body.decode(errors="replace").strip() or reason
+    error = error_for(code, status)
+    retry_after = headers.get("Retry-After", "")
+    if retry_after.isdigit() and (code == 429 or code >= 500):
         return Later(float(retry_after), error)
     return error

@@ -16,6 +16,9 @@ RECENT: Final = 1.0
 # So long a generation that waits for its grant may wait to be said as observed: with the size it leads to.
 HOLD: Final = 5.0
 
+# What the guest tells only after a change has settled is looked at then.
+SOON: Final = 0.5
+
 
 class Looks:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -70,6 +70,8 @@ class Turns:
             return sizes.LATER
         if sizes.reached(observed) != aim and observed.status is Status.RUNNING:
             return STARTING_POLL
+        if observed.unread:
+            return looks.SOON
         return guest.next_look_at_agent(observed)
 
     async def _carry_out_requests(

@@ -125,6 +125,12 @@ class ApiServer:
 
     # One request -----------------------------------------------------------------------------------------
 
+    async def answer(self, request: Any) -> web.Response:
+        """Answer what looks like a request to an object or document of the API: for parts in this process."""
+        answer = await self._serve(request, self._route)
+        assert isinstance(answer, web.Response), "watches go over a socket"
+        return answer
+
     @web.middleware
     async def _serve(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -40,6 +40,8 @@ _STATUS = {
     "watchdog": Status.PAUSED,
     "shutdown": Status.SHUTDOWN,
 }
+# The guest's own total of memory is for people: it is read again when a change of it has settled.
+TOTAL_LATER = 0.3
 _CHANGES = {
     "STOP": Change.PAUSED,
     "RESUME": Change.RESUMED,
@@ -96,6 +98,7 @@ class QemuMachine:
         self._agent = GuestAgent(folder, command.AGENT_SOCKET)
         self._agent_open = False
         self._facts: dict[str, Any] | None = None  # what stays the same until the guest boots again
+        self._total_due: float | None = None  # when the guest's total of memory is to be read again
         self._last_guest: GuestView | None = None
         self._answered_at = 0.0
         self._waiter = Waiter(monitor.closed)
@@ -131,10 +134,11 @@ class QemuMachine:
             self._agent_open = bool(data.get("open"))
             self._facts = None
             self._agent.close()
-        elif name in ("RESET", "MEMORY_DEVICE_SIZE_CHANGE"):
+        elif name == "RESET":
             self._facts = None
-            if name == "RESET":
-                self._last_guest = None
+            self._last_guest = None
+        elif name == "MEMORY_DEVICE_SIZE_CHANGE":
+            self._total_changes()
         elif name == "SHUTDOWN":
             self._guest_shut_down.set()
         if name in ("VSERPORT_CHANGE", "RESET"):
@@ -187,6 +191,7 @@ class QemuMachine:
             agent_connected=connected,
             agent_expected=self._agent_open and not connected,
             guest=self._last_guest,
+            unread=self._total_due is not None and connected and status is Status.RUNNING,
         )
 
     async def _guest(self) -> GuestView | None:
@@ -194,11 +199,14 @@ class QemuMachine:
         try:
             listed = await self._vcpus.listed()
             if self._facts is None:
-                self._facts = await self._read_facts()
+                self._facts, self._total_due = await self._read_facts(), None
+            elif self._total_due is not None and time.monotonic() >= self._total_due:
+                self._facts["memory_total"], self._total_due = await self._read_total(), None
             facts = self._facts
         except NoAgent:
             return None
         except AgentError:
+            self._total_due = None
             return GuestView()
         return GuestView(vcpus=_guest_vcpus(listed), **facts)
 
@@ -213,16 +221,21 @@ class QemuMachine:
                     str(item.get("ip-address", ""))[:64] for item in listed[:16] if isinstance(item, dict)
                 )
                 names[mac] = str(card.get("name", ""))[:64]
-        meminfo = await self._ask(self._agent.read_file("/proc/meminfo", 256), b"")
         return {
             "boot_id": (await self._ask(self._agent.read_file("/proc/sys/kernel/random/boot_id", 64), b""))
             .decode("ascii", "replace")
             .strip(),
-            "memory_total": _mem_total(meminfo),
+            "memory_total": await self._read_total(),
             "os": await self._ask(self._agent.os_info(), {}),
             "addresses": addresses,
             "names": names,
         }
+
+    async def _read_total(self) -> int:
+        return _mem_total(await self._ask(self._agent.read_file("/proc/meminfo", 256), b""))
+
+    def _total_changes(self) -> None:
+        self._total_due = time.monotonic() + TOTAL_LATER
 
     @staticmethod
     async def _ask(question: Any, otherwise: Any) -> Any:
@@ -243,7 +256,7 @@ class QemuMachine:
         await self._vcpus.unplug(count, timeout)
 
     async def set_memory(self, plugged: int, timeout: float) -> None:
-        self._facts = None  # the guest's total is one of them
+        self._total_changes()
         await self._memory.bring_to(plugged, timeout, self._agent_open)
 
     async def power_button(self) -> None:

@@ -1,0 +1,86 @@
+"""Parts in the server's own process are answered as everybody else is, only sooner."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from hotvirt.api import names
+from hotvirt.api.core import ConfigMap
+from hotvirt.api.resources import CONFIGMAPS, NAMESPACES
+from hotvirt.embedded.apiserver.server import ApiServer
+from hotvirt.embedded.apiserver.store import Store
+from hotvirt.embedded.inside import Inside, InsideTransport
+from hotvirt.embedded.pki import Pki
+from hotvirt.kube.client import Client
+from hotvirt.kube.config import ClientConfig
+from hotvirt.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
+from tests.inprocess import quick_folder
+
+
+class World:
+    def __init__(self, server: ApiServer, pki: Pki, audit: list[dict[str, Any]]) -> None:
+        self.server, self.pki, self.inside = server, pki, Inside()
+        self.audit = audit
+
+    def client(self, user: str, *groups: str, token: str = "") -> Client:
+        config = ClientConfig(
+            unix_socket=self.server._socket, token=token or self.pki.token_for(user, groups)
+        )
+        return Client(config, transport=InsideTransport(self.inside, config, "test"))
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    with quick_folder() as folder:
+        pki = Pki.open(folder / "pki")
+        audit: list[dict[str, Any]] = []
+        server = ApiServer(Store(folder / "api.db"), pki, socket=folder / "api.sock", on_audit=audit.append)
+        await server.start(0)
+        try:
+            yield World(server, pki, audit)
+        finally:
+            await server.stop()
+
+
+@pytest.mark.parametrize("there", [False, True])
+async def test_the_same_answers_by_socket_and_inside(world: World, there: bool) -> None:
+    world.inside.server = world.server if there else None
+    async with world.client("one", names.MASTERS_GROUP) as client:
+        await client.create(NAMESPACES, {"metadata": {"name": "ns"}})
+        body = {"metadata": {"name": "a", "labels": {"x": "1"}}, "data": {"k": "v"}}
+        made = await client.create(CONFIGMAPS, body, "ns", cls=ConfigMap)
+        assert made.data == {"k": "v"}
+        await client.create(CONFIGMAPS, {"metadata": {"name": "b"}}, "ns")
+        listed = await client.list(CONFIGMAPS, "ns", label_selector="x=1")
+        assert [each["metadata"]["name"] for each in listed.items] == ["a"]
+        dry = await client.patch(CONFIGMAPS, "a", {"data": {"k": "dry"}}, "ns", dry_run=True)
+        assert dry["data"] == {"k": "dry"}
+        assert (await client.get(CONFIGMAPS, "a", "ns"))["data"] == {"k": "v"}
+        with pytest.raises(AlreadyExists):
+            await client.create(CONFIGMAPS, body, "ns")
+        with pytest.raises(NotFound):
+            await client.get(CONFIGMAPS, "none", "ns")
+        with pytest.raises(Conflict):
+            await client.patch(CONFIGMAPS, "a", {"metadata": {"resourceVersion": "1"}}, "ns")
+        async for event in client.watch(CONFIGMAPS, "ns", resource_version=made.metadata.resource_version):
+            assert event.object["metadata"]["name"] == "b"
+            break
+        await client.delete(CONFIGMAPS, "a", "ns")
+
+
+async def test_inside_counts_who_one_is_and_is_written_down(world: World) -> None:
+    world.inside.server = world.server
+    async with world.client("stranger") as client:
+        with pytest.raises(Forbidden):
+            await client.create(NAMESPACES, {"metadata": {"name": "no"}})
+    async with world.client("", token="wrong") as client:
+        with pytest.raises(ApiError) as refused:
+            await client.list(NAMESPACES)
+        assert refused.value.code == 401
+    async with world.client("one", names.MASTERS_GROUP) as client:
+        await client.create(NAMESPACES, {"metadata": {"name": "yes"}})
+    written = [(each["user"], each["verb"], each["code"]) for each in world.audit]
+    assert written[-2:] == [("stranger", "create", 403), ("one", "create", 201)]
