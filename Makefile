@@ -77,8 +77,9 @@ soak: ## the fault and load tests with large counts instead of small ones (hours
 crds: setup ## generate deploy/crds again
 	@$(BIN)/python -m hotvirt.api.crd deploy/crds > /dev/null
 
-manifests: crds ## generate the chart's CRDs and deploy/install.yaml again
+manifests: crds ## generate deploy/install.yaml, and the fields in docs/compatibility.md, again
 	@hack/manifests
+	@$(BIN)/python hack/compatibility
 
 lock: setup ## resolve the dependencies again and write requirements.lock
 	@uv=$$(command -v uv || echo "$${HOTVIRT_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/hotvirt}/uv/bin/uv"); \

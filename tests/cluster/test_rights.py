@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -219,24 +216,6 @@ def test_who_may_view_sees_machines_and_changes_nothing(
         (("get", "--raw", f"{here}/virtualmachineinstances/mine/console"), None),
     ):
         assert "orbidden" in viewer.refused(*words, input=input), words
-
-
-def test_hotvirt_believes_the_api_server_alone(hotvirt_on_cluster: Bed) -> None:
-    """Whoever reaches its port and claims to be an administrator is nobody."""
-    pods = hotvirt_on_cluster.run(
-        *("kubectl", "get", "pods", "-n", "kubevirt", "-o", "json"),
-        *("-l", "app.kubernetes.io/name=hotvirt-controller"),
-    )
-    address = json.loads(pods.stdout)["items"][0]["status"]["podIP"]
-    path = f"{SUBRESOURCES}/default/virtualmachines/any/start"
-    request = urllib.request.Request(f"https://{address}:8443{path}", b"{}", method="PUT")
-    request.add_header("X-Remote-User", "admin")
-    request.add_header("X-Remote-Group", names.MASTERS_GROUP)
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with pytest.raises(urllib.error.HTTPError) as refusal:
-        urllib.request.urlopen(request, context=context, timeout=30)
-    assert refusal.value.code == 401
 
 
 # A node agent

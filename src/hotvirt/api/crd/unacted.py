@@ -20,8 +20,16 @@ _SPECS: Final[dict[str, type[msgspec.Struct]]] = {
     "DataVolume": cdi.DataVolumeSpec,
 }
 # Read by the planner or kept for what comes next, but without an effect of their own yet.
-_TYPED_BUT_UNACTED: Final = frozenset(
-    {"VMSpec.instancetype", "VMSpec.preference", "VMSpec.updateVolumesStrategy"}
+TYPED_BUT_UNACTED: Final = frozenset(
+    {
+        "VMSpec.instancetype",
+        "VMSpec.preference",
+        "VMSpec.updateVolumesStrategy",
+        "ClaimVolume.hotpluggable",
+        "DataVolumeVolume.hotpluggable",
+        "Devices.logSerialConsole",
+        "KubeVirtSpec.workloadUpdateStrategy",
+    }
 )
 # What a field that is not set looks like: it needs no warning.
 _NOTHING: Final[tuple[Any, ...]] = (None, {}, [], "", False, 0)
@@ -51,7 +59,7 @@ def _walk(cls: type[msgspec.Struct], value: dict[str, Any], path: str) -> Iterat
             if name in upstream and item not in _NOTHING:
                 yield here
             continue
-        if f"{cls.__name__}.{name}" in _TYPED_BUT_UNACTED:
+        if f"{cls.__name__}.{name}" in TYPED_BUT_UNACTED:
             if item not in _NOTHING:
                 yield here
             continue
