@@ -1,5 +1,6 @@
 """The containers beside `compute`: what copies disks out of their images, and what all of them may use."""
 
+import os
 import subprocess
 
 import pytest
@@ -93,14 +94,16 @@ def test_nothing_is_copied_where_nothing_is_to_be_copied():
     assert {volume["name"] for volume in pod["spec"]["volumes"]} == {"run", "scratch"}
 
 
+@pytest.mark.parametrize("size", [4, 3 << 20, (2 << 20) + 777])
 @pytest.mark.parametrize("path", ["", "/images/odd $(name) disk.img"])
-def test_the_copy_runs_with_nothing_but_busybox(tmp_path, path):
+def test_the_copy_runs_with_nothing_but_busybox(tmp_path, path, size):
     """What the kubelet would run in the disk's image, on a folder that stands for that image."""
     pod = made(disk={"path": path} if path else None)
     image, target = tmp_path / "image", tmp_path / "target"
     source = image / (path.lstrip("/") or "disk/disk.img")
     source.parent.mkdir(parents=True)
-    (image / "elsewhere").write_bytes(b"disk")
+    content = os.urandom(size)
+    (image / "elsewhere").write_bytes(content)
     source.symlink_to(image / "elsewhere")
     # As the kubelet does: $$ is a dollar.
     argv = [word.replace("$$", "$") for word in init(pod, "disk-system")["command"]]
@@ -109,7 +112,16 @@ def test_the_copy_runs_with_nothing_but_busybox(tmp_path, path):
     argv[-2:] = [str(target), str(image) + argv[-1]]
     subprocess.run(argv, check=True, env={})
     copied = target.joinpath(str(source)[1:])
-    assert copied.read_bytes() == b"disk" and not copied.is_symlink()
+    assert copied.read_bytes() == content and not copied.is_symlink()
+
+
+def test_what_is_not_in_the_image_is_said(tmp_path):
+    argv = [word.replace("$$", "$") for word in init(made(), "disk-system")["command"]]
+    argv = [word.replace("/hotvirt-tools/busybox", "/bin/busybox") for word in argv]
+    argv[-2:] = [str(tmp_path), "/no/such/disk"]
+    done = subprocess.run(argv, capture_output=True, text=True, env={})
+    assert done.returncode != 0
+    assert done.stderr.strip() == "stat: can't stat '/no/such/disk': No such file or directory"
 
 
 def test_every_container_keeps_the_pod_guaranteed():

@@ -23,17 +23,37 @@ _BUSYBOX_OF_LAUNCHER: Final = "/usr/bin/busybox"
 DISK_FOLDER: Final = "/disk"
 """Where the image of a containerDisk has its disk, unless the VM says otherwise."""
 
-# $0 is busybox, $1 the folder to copy to, the others are what to copy, each to its place below that folder.
-_COPY: Final = (
-    'set -e; to=$1; shift; for from; do "$0" mkdir -p "$to${from%/*}"; "$0" cp -rL "$from" "$to$from"; done'
-)
+# $0 is busybox, $1 the folder to copy to, the others are what to copy, each to its place below that folder: a
+# file, or a folder with files. Past the page cache, because what that holds would count as memory of the Pod
+# for all its life, and the kubelet lowers no limit below it; the odd end, and all of it where the file system
+# cannot do that, through the cache.
+_COPY: Final = """\
+set -e
+to=$1
+shift
+copy() {
+    "$0" mkdir -p "$to${1%/*}"
+    size=$("$0" stat -L -c %s "$1")
+    whole=$((size / 1048576))
+    "$0" dd if="$1" of="$to$1" bs=1048576 count=$whole iflag=direct oflag=direct 2>/dev/null || whole=0
+    "$0" dd if="$1" of="$to$1" bs=1048576 skip=$whole seek=$whole conv=notrunc status=none
+}
+for from; do
+    if [ -d "$from" ]; then
+        for file in "$from"/*; do
+            if [ -f "$file" ]; then copy "$file"; fi
+        done
+    else
+        copy "$from"
+    fi
+done
+"""
 
 Amounts = Mapping[str, Quantity]
 CONSOLE_LOG_REQUESTS: Final[Amounts] = {"cpu": Quantity("5m"), "memory": Quantity("35M")}
 CONSOLE_LOG_LIMITS: Final[Amounts] = {"cpu": Quantity("100m"), "memory": Quantity("60M")}
 COPY_REQUESTS: Final[Amounts] = {"cpu": Quantity("100m"), "memory": Quantity("64M")}
 COPY_LIMITS: Final[Amounts] = {"cpu": Quantity("500m"), "memory": Quantity("64M")}
-"""The page cache of a copy stays in the Pod's account when the copy is done, up to this much."""
 
 
 @dataclass(frozen=True, slots=True)
