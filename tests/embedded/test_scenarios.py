@@ -35,11 +35,11 @@ class TestBoot(Boot):
     pass
 
 
-class TestResize(Resize):
+class TestStaged(Staged):
     pass
 
 
-class TestStaged(Staged):
+class TestResize(Resize):
     pass
 
 

@@ -10,7 +10,7 @@ import pytest
 from hotvirt.api.resources import CONTROLLERREVISIONS, PODS, VMIS, VMS
 from tests.kube import Object, condition, in_phase
 
-from .guests import SLOW, Guest
+from .guests import MAIN, RATIO, SLOW, Guest
 from .place import Place
 from .resize import kubectl_started, restart_not_required
 
@@ -51,14 +51,14 @@ class Ending:
     async def test_a_deleted_pod_is_shut_down_and_the_vm_starts_again(
         self, place: Place, guests: dict[str, Guest]
     ):
-        guest = guests["main"]
+        guest = await guests[MAIN].ready()
         old, pod = await guest.vmi(), await guest.pod()
         console = await console_to_the_end(place, pod)
         place.kubectl("delete", "pod", pod["metadata"]["name"], "-n", guest.namespace, "--wait=false")
         await shuts_down_and_starts_again(guest, console, old)
 
     async def test_an_evicted_pod_too(self, place: Place, guests: dict[str, Guest]):
-        guest = guests["by-ratio"]
+        guest = await guests[RATIO].ready()
         old, pod = await guest.vmi(), await guest.pod()
         console = await console_to_the_end(place, pod)
         name = pod["metadata"]["name"]

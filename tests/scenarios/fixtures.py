@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-import pytest
 import pytest_asyncio
 
 from hotvirt.api.resources import NAMESPACES
 from tests.kube import Kube
 
-from .guests import MAIN, RATIO, VALUE, Guest, start_all
+from .guests import MAIN, RATIO, VALUE, Guest, begin_all
 from .place import Place
 from .sizes import Sizes
 
@@ -33,7 +32,7 @@ async def kube(place: Place) -> AsyncIterator[Kube]:
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def guests(place: Place, kube: Kube) -> dict[str, Guest]:
-    return await start_all(place, kube)
+    return await begin_all(place, kube)
 
 
 async def lent(guest: Guest) -> AsyncIterator[Guest]:
@@ -47,25 +46,26 @@ async def lent(guest: Guest) -> AsyncIterator[Guest]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def main(guests: dict[str, Guest]) -> AsyncIterator[Guest]:
     """4 sockets of up to 8, 1Gi of up to 4Gi, with limits."""
-    async for each in lent(guests[MAIN]):
+    async for each in lent(await guests[MAIN].ready()):
         yield each
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def guaranteed(guests: dict[str, Guest]) -> AsyncIterator[Guest]:
     """2 sockets, 512Mi of up to 1Gi, requests as limits."""
-    async for each in lent(guests[RATIO]):
+    async for each in lent(await guests[RATIO].ready()):
         yield each
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def all_three(guests: dict[str, Guest]) -> AsyncIterator[list[Guest]]:
+    each_ready = await asyncio.gather(*(each.ready() for each in guests.values()))
     async with Sizes(guests[MAIN].kube.admin, guests[MAIN].namespace).watched():
-        yield list(guests.values())
-        await asyncio.gather(*(each.left_as_found() for each in guests.values()))
+        yield list(each_ready)
+        await asyncio.gather(*(each.left_as_found() for each in each_ready))
 
 
-@pytest.fixture
-def spare(guests: dict[str, Guest]) -> Guest:
+@pytest_asyncio.fixture(loop_scope="session")
+async def spare(guests: dict[str, Guest]) -> Guest:
     """One that may be restarted or ended: whoever does waits for its next boot."""
-    return guests[VALUE]
+    return await guests[VALUE].ready()

@@ -55,6 +55,12 @@ class Guest:
         self.boot = boot_id(vmi)
         await self.facts()
 
+    async def ready(self) -> Guest:
+        """Itself, when it has booted: others are of use while it boots."""
+        if not self.boot:
+            await self.booted()
+        return self
+
     async def vm(self) -> Object:
         return await self.kube.get(VMS, self.name)
 
@@ -144,7 +150,7 @@ async def configure(kube: Kube, configuration: Object) -> None:
 MAIN, VALUE, RATIO = "main", "by-value", "by-ratio"
 
 
-async def start_all(place: Place, kube: Kube) -> dict[str, Guest]:
+async def begin_all(place: Place, kube: Kube) -> dict[str, Guest]:
     """Three guests of up to 8 sockets, for the three ways to say how far they may grow.
 
     `main` has limits, and room for memory; `by-ratio` is of the quality of service Guaranteed.
@@ -162,13 +168,11 @@ async def start_all(place: Place, kube: Kube) -> dict[str, Guest]:
         place, kube, RATIO, cpu={"sockets": 2}, memory=memory, resources={"requests": same, "limits": same}
     )
     await configure(kube, {"liveUpdateConfiguration": None})
-    guests = {
+    return {
         MAIN: Guest(place, kube, MAIN, 4, "1Gi"),
         VALUE: Guest(place, kube, VALUE, 1, "256Mi"),
         RATIO: Guest(place, kube, RATIO, 2, "512Mi"),
     }
-    await asyncio.gather(*(each.booted() for each in guests.values()))
-    return guests
 
 
 async def _start(place: Place, kube: Kube, name: str, **domain: Any) -> None:

@@ -145,15 +145,6 @@ class Staged:
         main.change({"hostname": None, "domain": {"cpu": {"model": None}}})
         await main.vm_until(restart_not_required)
 
-    async def test_another_quality_of_service_waits(self, guaranteed: Guest):
-        less = {"domain": {"resources": {"requests": {"cpu": "100m"}}}}
-        guaranteed.change(less)
-        vm = await guaranteed.vm_until(lambda each: condition(each, "RestartRequired"))
-        assert "Guaranteed" in (condition(vm, "RestartRequired") or {})["message"]
-        less["domain"]["resources"]["requests"]["cpu"] = "600m"
-        guaranteed.change(less)
-        await guaranteed.vm_until(restart_not_required)
-
     async def test_more_than_the_maximum_is_refused_and_nothing_moves(self, main: Guest):
         done = main.patch(sockets(9))
         assert done.returncode == 1
@@ -178,6 +169,15 @@ class Staged:
             await configure(main.kube, {"vmRolloutStrategy": None})
         await main.becomes(5, "1Gi")
         await main.vm_until(restart_not_required)
+
+    async def test_another_quality_of_service_waits(self, guaranteed: Guest):
+        less = {"domain": {"resources": {"requests": {"cpu": "100m"}}}}
+        guaranteed.change(less)
+        vm = await guaranteed.vm_until(lambda each: condition(each, "RestartRequired"))
+        assert "Guaranteed" in (condition(vm, "RestartRequired") or {})["message"]
+        less["domain"]["resources"]["requests"]["cpu"] = "600m"
+        guaranteed.change(less)
+        await guaranteed.vm_until(restart_not_required)
 
 
 def restart_not_required(vm: Object) -> bool:

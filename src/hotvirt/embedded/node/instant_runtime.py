@@ -16,6 +16,7 @@ from .runtime import ContainerRun, ExecResult, Launch, Listeners, PodLaunch
 
 
 class InstantRuntime:
+    runs_processes = False
     notes: list[str] = []  # noqa: RUF012  (never filled: this runtime needs nothing of the machine)
 
     def pod(self, uid: str, folder: Path) -> InstantPod:

@@ -35,6 +35,8 @@ JOIN_AND_EXEC = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done
 
 
 class ProcessRuntime:
+    runs_processes = True
+
     def __init__(self, state_dir: Path, inotify: Inotify, *, egress: bool = True) -> None:
         self.cgroups = Cgroups(state_dir)
         self.network = PodNetwork(state_dir, egress=egress)

@@ -120,6 +120,10 @@ class Runtime(Protocol):
     """Makes the runtimes of Pods."""
 
     @property
+    def runs_processes(self) -> bool:
+        """Whether a container is a process of this machine."""
+
+    @property
     def notes(self) -> list[str]:
         """What this machine does not allow, as sentences."""
 

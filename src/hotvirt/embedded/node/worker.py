@@ -243,7 +243,7 @@ class PodWorker:
     # Starting
 
     async def _bring_up(self) -> float | None:
-        if why := launch.why_not_ours(self.pod):
+        if self._node.runtime.runs_processes and (why := launch.why_not_ours(self.pod)):
             self._reject(
                 "NotHotvirt",
                 f"This node runs Hotvirt's own Pods only, because a Pod is a process here: {why}.",
