@@ -64,10 +64,11 @@ format: setup ## put the sources into ruff's format
 	@$(BIN)/ruff check --quiet --fix $(SOURCES)
 	@$(BIN)/ruff format --quiet $(SOURCES)
 
-bench: ## measure the embedded API, 1,000 VMs, and a real guest beside a bare script; JSON in bench/out/
+bench: ## measure the embedded API, 1,000 VMs, VMs on a real API server, a real guest beside a bare script
 	@hack/setup demo
 	@$(BIN)/python -m bench.api
 	@$(BIN)/python -m bench.resize
+	@$(BIN)/python -m bench.create
 	@$(BIN)/python -m bench.live
 
 soak: ## the fault and load tests with large counts instead of small ones (hours); SOAK=N for another count
