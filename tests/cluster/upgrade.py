@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from hotvirt import __version__
 from hotvirt.api.resources import VMS
 from hotvirt.kube.client import Client
@@ -23,7 +25,9 @@ RELEASE = ("hotvirt", "--namespace", HOTVIRTS, "--wait", "--timeout", "180s")
 VERSION = "/apis/subresources.kubevirt.io/v1/version"
 
 
+@pytest.mark.asyncio(loop_scope="session")
 class Upgrade:
+    @pytest.mark.timeout(600)
     async def test_guests_and_their_owners_notice_nothing(
         self, place: OnCluster, main: Guest, helm: Path
     ) -> None:
