@@ -26,6 +26,7 @@ NAMESPACE = "test-vm-pods"
 VM = "bare"
 IMAGE = "localhost/test-files:1"
 MARK = "a disk by its path"
+DISK_SIZE = 200 << 20
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
@@ -48,7 +49,7 @@ def files_image(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> None:
         layer.addfile(link)
         add(layer, "boot/vmlinuz-of-this-release", (guest / "vmlinuz").read_bytes(), 0o444)
         add(layer, "boot/initrd", (guest / "initrd").read_bytes(), 0o440 | 0o004)
-        add(layer, "images/data.img", MARK.encode().ljust(1 << 20, b"\0"))
+        add(layer, "images/data.img", MARK.encode().ljust(DISK_SIZE, b"\0"))
     digest = hashlib.sha256(packed.getvalue()).hexdigest()
     config = {
         "architecture": "amd64",
@@ -90,6 +91,11 @@ def pod(place: OnCluster, files_image: None) -> Iterator[Object]:
         place.kubectl("delete", "namespace", NAMESPACE)
 
 
+def sized(memory: str) -> Object:
+    """Guaranteed: the Pod has limits, and the kubelet looks at what it uses before it lowers them."""
+    return {which: {"cpu": "1", "memory": memory} for which in ("requests", "limits")}
+
+
 def bare_vm() -> Object:
     files = {"image": IMAGE, "imagePullPolicy": "Never"}
     kernel = files | {"kernelPath": "/boot/vmlinuz", "initrdPath": "/boot/initrd"}
@@ -104,7 +110,8 @@ def bare_vm() -> Object:
                     "terminationGracePeriodSeconds": 0,
                     "domain": {
                         "cpu": {"sockets": 1},
-                        "memory": {"guest": "256Mi"},
+                        "memory": {"guest": "256Mi", "maxGuest": "1Gi"},
+                        "resources": sized("256Mi"),
                         "firmware": {
                             "kernelBoot": {"container": kernel, "kernelArgs": "console=ttyS0,115200 quiet"}
                         },
@@ -165,6 +172,26 @@ def test_the_guest_has_the_pods_network(place: OnCluster, pod: Object) -> None:
     server = place.bed.layout.node_address
     reached = in_guest(place, NAMESPACE, VM, f"nc -w 5 {server} 10250 </dev/null && echo reached")
     assert "reached" in reached
+
+
+def test_a_guest_that_has_read_its_disk_gives_memory_back(place: OnCluster, pod: Object) -> None:
+    """No copy of the disk stays in the page cache of the Pod, which the kubelet would count as used."""
+    for memory in ("640Mi", "256Mi"):
+        change = {"memory": {"guest": memory}, "resources": sized(memory)}
+        patch = json.dumps({"spec": {"template": {"spec": {"domain": change}}}})
+        place.kubectl("patch", "vm", VM, "-n", NAMESPACE, "--type=merge", "-p", patch)
+        wait_for(place, NAMESPACE, f"vmi/{VM}", f"jsonpath={{.status.memory.guestCurrent}}={memory}")
+        settled = f"jsonpath={{.status.hotvirt.settledGeneration}}={generation(place)}"
+        wait_for(place, NAMESPACE, f"vmi/{VM}", settled)
+        if memory == "640Mi":
+            in_guest(place, NAMESPACE, VM, "cat /dev/vda > /dev/null; echo")
+    limits = place.limits(pod)
+    assert limits is not None and limits.memory is not None
+    assert limits.memory < 512 << 20
+
+
+def generation(place: OnCluster) -> int:
+    return int(place.get("vmi", VM, "-n", NAMESPACE)["metadata"]["generation"])
 
 
 def test_the_end_without_grace_is_at_once(place: OnCluster, pod: Object) -> None:
