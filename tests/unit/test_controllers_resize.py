@@ -75,6 +75,18 @@ async def test_the_pod_grows_before_the_guest(world):
     assert completed.endswith(" ms")
 
 
+async def test_a_change_of_the_pod_alone_says_what_it_gets(world):
+    cluster, node = world
+    name = await pod_name(node)
+    resources = {"requests": {"cpu": "150m"}}
+    await cluster.patch(VMS, "one", {"spec": {"template": {"spec": {"domain": {"resources": resources}}}}})
+    pod = await cluster.until(PODS, name, lambda each: cpu(each) == "150m")
+    await node.run_containers(pod)
+    completed = await told(cluster, "ResizeCompleted")
+    assert completed.startswith("resources of the Pod: cpu 150m") and completed.endswith(" ms")
+    assert (await told(cluster, "ResizeStarted")).startswith("resources of the Pod: cpu 150m")
+
+
 async def test_a_deferred_resize_is_said_and_waited_for(world):
     cluster, node = world
     name = await pod_name(node)

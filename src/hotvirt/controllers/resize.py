@@ -180,7 +180,7 @@ class PodResizer:
             new = _with_hotvirt(new, change=_start_of(sight))
         vmi = await write_status(self._client, self._caches.vmis, vmi, old, new)
         if begins:
-            self._recorder.event(vmi, "Normal", "ResizeStarted", _change_text(vmi))
+            self._recorder.event(vmi, "Normal", "ResizeStarted", _change_text(vmi) or _pod_text(sight.target))
         return replace(sight, vmi=vmi, seen=replace(sight.seen, granted=granted))
 
     async def _end(self, sight: _Sight) -> VirtualMachineInstance:
@@ -197,6 +197,9 @@ class PodResizer:
             return vmi
         took = round((self._clock() - parse_time(begun.started_at)) * 1000)
         text = _change_text(vmi, begun)
+        if not text and vmi.metadata.generation == max(1, old.hotvirt.settled_generation) + 1:
+            # One edit cannot have taken itself back: it was about the Pod alone.
+            text = _pod_text(sight.asked)
         if text:
             self._recorder.event(vmi, "Normal", "ResizeCompleted", f"{text} in {took} ms")
         else:
@@ -358,6 +361,10 @@ def _change_text(vmi: VirtualMachineInstance, begun: SizeChange | None = None) -
     if begun.guest is not None and begun.guest != memory:
         parts.append(f"memory {begun.guest} → {memory}")
     return ", ".join(parts)
+
+
+def _pod_text(size: Size) -> str:
+    return f"resources of the Pod: {size}"
 
 
 def _size_text(vmi: VirtualMachineInstance) -> str:
