@@ -67,7 +67,7 @@ def test_a_leader_that_is_killed_is_followed_when_its_lease_ends(plane: ControlP
             before = lead(kubectl)["leaseTransitions"]
             fourth.process.kill()
             fourth.process.wait()
-            wait_for_leader(kubectl, "fifth", within=40)
+            wait_for_leader(kubectl, "fifth", within=90)
             assert lead(kubectl)["leaseTransitions"] == before + 1
 
 

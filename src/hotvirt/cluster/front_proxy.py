@@ -12,11 +12,10 @@ import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from aiohttp import web
-from multidict import CIMultiDictProxy
 
 from hotvirt.api.core import ConfigMap
 from hotvirt.api.resources import CONFIGMAPS
@@ -25,6 +24,9 @@ from hotvirt.kube.errors import Unauthorized
 from hotvirt.kube.x509 import certificates, pem
 
 from .certificates import only
+
+if TYPE_CHECKING:
+    from multidict import CIMultiDictProxy
 
 log = logging.getLogger(__name__)
 NAMESPACE: Final = "kube-system"
