@@ -116,7 +116,7 @@ def _container_status(pod: Pod, container: Container, known: Knowledge, *, init:
     status: dict[str, Any] = {
         "name": container.name,
         "image": container.image,
-        "imageID": known.images.get(container.image, ""),
+        "imageID": known.images.get(container.image, "") if run else "",
         "lastState": {},
         "restartCount": 0,
         "ready": bool(run and (run.exit_code == 0 if init else run.running)),
@@ -138,6 +138,8 @@ def _container_status(pod: Pod, container: Container, known: Knowledge, *, init:
             "finishedAt": seconds(run.finished_at),
         }
         status |= {"state": {"terminated": ended}, "containerID": identity}
+    if run is None:
+        return status
     if allocated := known.allocated.get(container.name):
         status["allocatedResources"] = codec.builtins(container_requests(allocated))
     if actual := known.actual.get(container.name):
@@ -154,7 +156,7 @@ def _conditions(pod: Pod, phase: str, known: Knowledge) -> list[Condition]:
             conditions.append(_kept_time(old, condition))
     scheduled = find(old, SCHEDULED)
     new = [
-        Condition(type=READY_TO_START, status=_truth(known.sandbox)),
+        _ready_to_start(known),
         _initialized(pod, phase, known.runs),
         _ready(pod, phase, known.runs, gates=True),
         _ready(pod, phase, known.runs, gates=False),
@@ -176,6 +178,13 @@ def _kept_time(old: Iterable[Condition], condition: Condition) -> Condition:
     """With the time at which it last changed."""
     before = find(old, condition.type)
     return set_condition([before] if before else [], condition)[0]
+
+
+def _ready_to_start(known: Knowledge) -> Condition:
+    if known.sandbox or not known.runs:
+        return Condition(type=READY_TO_START, status=_truth(known.sandbox))
+    message = "pod sandbox is not ready"
+    return Condition(type=READY_TO_START, status="False", reason="PodSandboxNotReady", message=message)
 
 
 def _initialized(pod: Pod, phase: str, runs: dict[str, ContainerRun]) -> Condition:

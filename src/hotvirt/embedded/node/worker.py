@@ -203,17 +203,27 @@ class PodWorker:
         """Take in what the runtime shows."""
         known = self._known
         if self._runtime:
+            before = known.runs
             known.runs = {n: self._explained(n, run) for n, run in self._runtime.containers().items()}
+            for name in known.runs.keys() - before.keys():
+                self._say_started(name)
             known.address = self._runtime.address or known.address
-            if self.started:
-                known.sandbox = True
+            known.sandbox = known.sandbox or self.started
         known.allocated, known.actual = self._sizes.allocated, self._sizes.actual
         if not self.ended.is_set() and self._has_ended():
             self.ended.set()
+        if self.ended.is_set():
             known.sandbox = False
         self._book()
         for listener in list(self._end_listeners):
             listener()
+
+    def _say_started(self, name: str) -> None:
+        """Unless the API has it already, from a node that was here before us."""
+        status = self._raw.get("status") or {}
+        statuses = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+        if not any(each["name"] == name and each.get("containerID") for each in statuses):
+            self._event("Normal", "Started", f"Started container {name}")
 
     def _explained(self, name: str, run: ContainerRun) -> ContainerRun:
         """With the end of its log as the message, where the container failed and the Pod asks for that."""
@@ -294,8 +304,6 @@ class PodWorker:
         self._sizes.actual = dict(self._sizes.allocated)
         self._sizes.save()
         self._known.waiting = {}
-        for container in (*self.pod.spec.init_containers, *self.pod.spec.containers):
-            self._event("Normal", "Started", f"Started container {container.name}")
         return None
 
     def _fields(self, pod: Pod) -> launch.Fields:
