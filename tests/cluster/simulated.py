@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from hotvirt.api.resources import LEASES, NODES
+from hotvirt.api.resources import NODES
 from hotvirt.embedded.images import ImageStore
 from hotvirt.embedded.node.machine import node_object
 from hotvirt.embedded.node.node import EmbeddedNode
@@ -82,4 +82,3 @@ async def simulated_node(folder: Path, connect: Callable[[], Client]) -> AsyncIt
                 task.cancel()
             await asyncio.wait(tasks)
             await kubelet.delete(NODES, NODE)
-            await kubelet.delete(LEASES, NODE, "kube-node-lease")

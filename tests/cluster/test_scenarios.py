@@ -20,6 +20,9 @@ from .many import Many
 from .on_cluster import HOTVIRTS, OnCluster
 from .upgrade import Upgrade
 
+# The first of them also waits for cluster, images, chart and guests.
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="module")
 def place(hotvirt_on_cluster: Bed) -> OnCluster:

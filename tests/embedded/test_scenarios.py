@@ -18,6 +18,9 @@ from tests.scenarios.resize import Resize, Staged
 
 from .up import LARGE, Up
 
+# The first of them also waits for the guests.
+pytestmark = pytest.mark.timeout(600)
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, kubectl_program: str, demo_disk: Path) -> Iterator[Up]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from hotvirt.api.resources import NAMESPACES
+from hotvirt.api.resources import NAMESPACES, VMS
 from tests.kube import Kube
 
 from .guests import MAIN, RATIO, VALUE, Guest, begin_all
@@ -31,8 +31,11 @@ async def kube(place: Place) -> AsyncIterator[Kube]:
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
-async def guests(place: Place, kube: Kube) -> dict[str, Guest]:
-    return await begin_all(place, kube)
+async def guests(place: Place, kube: Kube) -> AsyncIterator[dict[str, Guest]]:
+    yield await begin_all(place, kube)
+    for vm in (await kube.admin.list(VMS, kube.namespace)).items:
+        # Some may be booting, deaf to the power button: nobody waits for those.
+        await asyncio.to_thread(place.say, "stop", vm["metadata"]["name"], "-n", kube.namespace, "--force")
 
 
 async def lent(guest: Guest) -> AsyncIterator[Guest]:
