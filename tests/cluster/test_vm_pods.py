@@ -7,6 +7,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -27,6 +29,7 @@ VM = "bare"
 IMAGE = "localhost/test-files:1"
 MARK = "a disk by its path"
 DISK_SIZE = 200 << 20
+CLAIM = "test-claim"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
@@ -67,7 +70,36 @@ def files_image(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="module")
-def pod(place: OnCluster, files_image: None) -> Iterator[Object]:
+def claim(place: OnCluster) -> Iterator[Path]:
+    """A claim bound to a folder of the node with a disk that is root's alone; the disk."""
+    folder = place.bed.layout.kubelet_root / CLAIM
+    folder.mkdir(mode=0o700)
+    disk = folder / "disk.img"
+    disk.touch(0o600)
+    os.truncate(disk, 1 << 20)
+    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [place.node]}
+    place.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": CLAIM},
+            "spec": {
+                "capacity": {"storage": "1Mi"},
+                "accessModes": ["ReadWriteOnce"],
+                "persistentVolumeReclaimPolicy": "Retain",
+                "local": {"path": f"/var/lib/kubelet/{CLAIM}"},
+                "claimRef": {"namespace": NAMESPACE, "name": CLAIM},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+            },
+        }
+    )
+    yield disk
+    place.kubectl("delete", "pv", CLAIM)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def pod(place: OnCluster, files_image: None, claim: Path) -> Iterator[Object]:
     """The Pod of a VM that runs, in a namespace of the strictest level with a quota on limits."""
     quota = {"limits.cpu": "4", "limits.memory": "4Gi", "requests.memory": "2Gi"}
     place.apply(
@@ -80,6 +112,19 @@ def pod(place: OnCluster, files_image: None) -> Iterator[Object]:
                 "kind": "ResourceQuota",
                 "metadata": {"name": "limits", "namespace": NAMESPACE},
                 "spec": {"hard": quota},
+            }
+        )
+        place.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": CLAIM, "namespace": NAMESPACE},
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"],
+                    "storageClassName": "",
+                    "volumeName": CLAIM,
+                    "resources": {"requests": {"storage": "1Mi"}},
+                },
             }
         )
         place.apply(bare_vm())
@@ -116,12 +161,18 @@ def bare_vm() -> Object:
                             "kernelBoot": {"container": kernel, "kernelArgs": "console=ttyS0,115200 quiet"}
                         },
                         "devices": {
-                            "disks": [{"name": "data", "disk": {"bus": "virtio"}}],
+                            "disks": [
+                                {"name": "data", "disk": {"bus": "virtio"}},
+                                {"name": "claim", "disk": {"bus": "virtio"}},
+                            ],
                             "interfaces": [{"name": "default", "masquerade": {}}],
                         },
                     },
                     "networks": [{"name": "default", "pod": {}}],
-                    "volumes": [{"name": "data", "containerDisk": files | {"path": "/images/data.img"}}],
+                    "volumes": [
+                        {"name": "data", "containerDisk": files | {"path": "/images/data.img"}},
+                        {"name": "claim", "persistentVolumeClaim": {"claimName": CLAIM}},
+                    ],
                 }
             },
         },
@@ -134,6 +185,11 @@ def test_a_kernel_and_a_disk_come_from_an_image_without_a_shell(place: OnCluster
     assert all(state["terminated"]["exitCode"] == 0 for state in steps.values())
     assert "hotvirt demo guest ready" in console_log(place, NAMESPACE, VM)
     assert MARK in in_guest(place, NAMESPACE, VM, f"head -c {len(MARK)} /dev/vda; echo")
+
+
+def test_a_claim_is_made_writable_for_the_machine(place: OnCluster, pod: Object, claim: Path) -> None:
+    in_guest(place, NAMESPACE, VM, f"echo '{MARK}' | dd of=/dev/vdb conv=fsync; sync; echo")
+    assert claim.read_bytes().startswith(MARK.encode())
 
 
 def test_the_hypervisor_has_no_rights_at_all(place: OnCluster, pod: Object) -> None:
