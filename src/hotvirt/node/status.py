@@ -196,8 +196,8 @@ def _software_emulation(seen: Seen) -> Condition:
         type=SOFTWARE_EMULATION,
         status=TRUE,
         reason="KVMUnavailable",
-        message="The machine runs in software (TCG), more slowly: no guest starts with KVM on this node, or the "
-        "Pod was not given /dev/kvm (useEmulation).",
+        message="The machine runs in software (TCG), more slowly: no guest starts with KVM on this node, or "
+        "the Pod was not given /dev/kvm (useEmulation).",
     )
 
 
