@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import os
 import platform
@@ -32,6 +31,7 @@ from hotvirt.kube.client import Client
 from hotvirt.kube.config import load_kubeconfig
 from hotvirt.kube.errors import AlreadyExists
 from hotvirt.kube.events import Recorder
+from hotvirt.kube.memory import quiet_the_collector
 
 AT_A_TIME = 64
 PATIENCE = 600.0
@@ -46,7 +46,7 @@ async def controllers(kubeconfig: Path) -> None:
         manager = Manager(client, recorder)
         work = asyncio.create_task(manager.run())
         await manager.synced()
-        gc.freeze()
+        quiet_the_collector()
         print("ready", flush=True)
         await work
 

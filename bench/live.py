@@ -292,7 +292,7 @@ class Bench:
         }
 
 
-def measure(state: Path, rounds: int, turns: int, new: int) -> dict[str, Any]:
+def measure(state: Path, rounds: int, turns: int, new: tuple[int, int]) -> dict[str, Any]:
     disk = subprocess.run([sys.executable, str(GUEST_BUILD)], stdout=subprocess.PIPE, text=True, check=True)
     hotvirt = Hotvirt(state)
     bench = Bench(hotvirt)
@@ -301,9 +301,9 @@ def measure(state: Path, rounds: int, turns: int, new: int) -> dict[str, Any]:
         hotvirt.run("image", "import", "hotvirt/demo-guest:latest", disk.stdout.splitlines()[-1])
         if rounds:
             bench.parked(rounds, turns)
-        if new:
-            for what in NEW:
-                bench.new(what, new)
+        for what, count in zip(NEW, new, strict=True):
+            if count:
+                bench.new(what, count)
     finally:
         hotvirt.run("down", "--stop-vms")
     return bench.found()
@@ -316,10 +316,13 @@ def main() -> None:
         "--rounds", type=int, default=6, help="of five turns each, with parked vCPUs and memory"
     )
     options.add_argument(
-        "--new", type=int, default=30, help="at least so many with vCPUs never plugged before"
+        "--new", type=int, default=30, help="at least so many of one vCPU never plugged before"
     )
+    options.add_argument("--new-batches", type=int, default=30, help="the same for seven at a time")
     given = options.parse_args()
-    rounds, turns, new = (1, 2, 1) if given.quick else (given.rounds, 5, given.new)
+    rounds, turns, new = (given.rounds, 5, (given.new, given.new_batches))
+    if given.quick:
+        rounds, turns, new = (1, 2, (1, 1))
     with tempfile.TemporaryDirectory(prefix="hotvirt-bench-") as folder:
         found = measure(Path(folder) / "state", rounds, turns, new)
     OUT.mkdir(exist_ok=True)

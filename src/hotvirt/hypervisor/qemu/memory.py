@@ -24,6 +24,7 @@ MOVABLE = b"online_movable"
 # A guest that could not give everything back tries again by itself only after 50 s: asking again wakes it.
 # But it also breaks off what the guest is doing, and a busy one needs seconds for each block.
 POKE_AFTER = 5.0
+JUST_NOW = 0.1
 
 
 class HotMemory:
@@ -33,6 +34,7 @@ class HotMemory:
         self._waiter = waiter
         self._prepared = False
         self._block_size = 0
+        self._listed: tuple[float, int, dict[int, bool]] | None = None
         self._boot: int | None = None
         """The memory at boot, which stays."""
         self._stands_at, self._stands_since = -1, 0.0
@@ -41,6 +43,7 @@ class HotMemory:
         """The guest boots, or its agent has come or gone."""
         self._prepared = False
         self._block_size = 0
+        self._listed = None
 
     async def view(self, device: dict[str, Any] | None, ask_guest: bool) -> MemoryView:
         if self._boot is None:
@@ -77,7 +80,18 @@ class HotMemory:
         return min(int(device["size"]), sum(blocks.values()) * self._block_size)
 
     async def _blocks(self, device: dict[str, Any]) -> dict[int, bool]:
-        """The guest's memory blocks that lie in the device, and whether each is online."""
+        """The guest's memory blocks that lie in the device, and whether each is online, as of this moment.
+
+        Its list is long: what it said a moment ago of a device of this size is not asked again.
+        """
+        known = self._listed
+        if known is not None and known[1] == device["size"] and time.monotonic() - known[0] < JUST_NOW:
+            return known[2]
+        blocks = await self._list_blocks(device)
+        self._listed = time.monotonic(), device["size"], blocks
+        return blocks
+
+    async def _list_blocks(self, device: dict[str, Any]) -> dict[int, bool]:
         if not self._block_size:
             self._block_size = await self._agent.memory_block_size()
         size = self._block_size
@@ -144,9 +158,11 @@ class HotMemory:
 
     async def _online_blocks(self, device: dict[str, Any]) -> None:
         """What the guest left offline (it was plugged before it was told, or at boot)."""
+        self._listed = None
         try:
             for number, online in (await self._blocks(device)).items():
                 if not online:
+                    self._listed = None
                     await self._agent.write_file(BLOCK_STATE.format(number), MOVABLE)
         except (NoAgent, AgentError):
             return
