@@ -13,6 +13,7 @@ from hotvirt.hypervisor.driver import MachineGone
 from hotvirt.node.folders import open_run_folder, run_folder
 from hotvirt.node.peers import (
     StrangerError,
+    check_peer,
     in_pod_cgroup,
     names_pod,
     of_our_user,
@@ -98,11 +99,12 @@ def test_the_kernel_says_who_listens(listener):
     assert sockets.peer(connection)[0] == process.pid
 
 
-def test_a_process_of_another_pod_is_refused(listener):
+@pytest.mark.parametrize("look", [peer_network, check_peer])
+def test_a_process_of_another_pod_is_refused(listener, look):
     _, connection = listener
     before = open_files()
     with pytest.raises(StrangerError, match=f"Pod {UID}"):
-        peer_network(connection, UID, in_pod_cgroup)
+        look(connection, UID, in_pod_cgroup)
     assert open_files() == before
 
 

@@ -17,9 +17,7 @@ from hotvirt.api import names
 from hotvirt.api.kubevirt import KubeVirt, VirtualMachineInstance
 from hotvirt.api.pods import Pod
 from hotvirt.api.resources import KUBEVIRTS, PODS, VMIS
-from hotvirt.hypervisor import sockets
 from hotvirt.hypervisor.driver import Driver, DriverError, MachineGone
-from hotvirt.hypervisor.files import CONSOLE_SOCKET
 from hotvirt.kube.client import Client
 from hotvirt.kube.controller import Controller
 from hotvirt.kube.events import Recorder
@@ -99,8 +97,7 @@ class NodeAgent:
         guest = self._guests.get((namespace, name))
         if guest is None:
             raise LookupError(f"{namespace}/{name} does not run on this node")
-        connection = await sockets.connect(guest.folder, CONSOLE_SOCKET)
-        return await asyncio.open_unix_connection(sock=connection)
+        return await asyncio.open_unix_connection(sock=await guest.open_console())
 
     # One VMI
 

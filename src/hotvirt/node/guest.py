@@ -6,6 +6,7 @@ All of it can be found again from the run folder: nothing here is needed by the 
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,16 +14,16 @@ from typing import Any
 
 from hotvirt.api.pods import Pod
 from hotvirt.hypervisor.driver import Change, Driver, MachineGone, Observed, RunningMachine
-from hotvirt.hypervisor.files import LAUNCHER_SOCKET
+from hotvirt.hypervisor.files import CONSOLE_SOCKET, LAUNCHER_SOCKET
 from hotvirt.hypervisor.qemu.command import QMP_SOCKET
-from hotvirt.hypervisor.sockets import NoSocket
+from hotvirt.hypervisor.sockets import NoSocket, connect
 from hotvirt.node import network
 from hotvirt.node.dhcp import DhcpServer
 from hotvirt.node.folders import open_run_folder
 from hotvirt.node.handover import hand_over, lease_for, read_record
 from hotvirt.node.inotify import FolderWatch
 from hotvirt.node.looks import Looks
-from hotvirt.node.peers import Membership, pod_network
+from hotvirt.node.peers import Membership, StrangerError, check_peer, pod_network
 from hotvirt.node.sizes import Sizer
 from hotvirt.plan.machine import Machine
 
@@ -179,6 +180,19 @@ class Guest:
         if change is Change.PANICKED:
             self.panicked = True
         stirred()
+
+    async def open_console(self) -> socket.socket:
+        """A connection to the serial console. ConnectionError: there is none now, or it is a stranger's."""
+        connection = await connect(self.folder, CONSOLE_SOCKET)
+        try:
+            check_peer(connection, self.pod_uid, self._belongs)
+        except (StrangerError, network.NetworkError) as error:
+            connection.close()
+            raise ConnectionError(str(error)) from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _close_dhcp(self) -> None:
         if self._dhcp is not None:

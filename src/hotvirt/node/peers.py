@@ -60,6 +60,13 @@ def peer_network(connection: socket.socket, pod_uid: str, belongs: Membership) -
     return pod_network(pid, pod_uid, belongs, _peer_pidfd(connection))
 
 
+def check_peer(connection: socket.socket, pod_uid: str, belongs: Membership) -> None:
+    """Raises StrangerError unless a process of the Pod listens at the other end."""
+    namespace = peer_network(connection, pod_uid, belongs)
+    if namespace is not None:
+        os.close(namespace)
+
+
 def pod_network(pid: int, pod_uid: str, belongs: Membership, pidfd: int | None = None) -> int | None:
     """The network namespace of a process of the Pod; None when it is our own. Else StrangerError,
     or MachineGone when the process has ended.
