@@ -45,19 +45,20 @@ class Server:
         return [each["metadata"]["name"] for each in self.kubectl.json("get", kind, "-A")["items"]]
 
 
-@pytest.fixture(params=["newest", OLDEST])
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    """An API server alone: what is installed does not run there."""
+@pytest.fixture(scope="module", params=["newest", OLDEST])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """An API server alone: what is installed does not run there. Each test leaves it as it was."""
     minor = None if request.param == "newest" else request.param
-    target = real.start(tmp_path, crds=False, minor=minor)
+    folder = tmp_path_factory.mktemp("server")
+    target = real.start(folder, crds=False, minor=minor)
     try:
-        kubectl = Kubectl(real.programs("kubectl") / "kubectl", target.kubeconfig, tmp_path, "")
+        kubectl = Kubectl(real.programs("kubectl") / "kubectl", target.kubeconfig, folder, "")
         yield Server(kubectl, real.programs("helm") / "helm", target.kubeconfig)
     finally:
         target.stop()
 
 
-newest_only = pytest.mark.parametrize("server", ["newest"], indirect=True)
+newest_only = pytest.mark.parametrize("server", ["newest"], indirect=True, scope="module")
 
 
 def test_it_is_installed_upgraded_and_taken_away(server: Server) -> None:
@@ -90,6 +91,7 @@ def test_it_is_installed_upgraded_and_taken_away(server: Server) -> None:
     for kind in ("clusterroles", "validatingadmissionpolicies", *HOOKS, "apiservices"):
         assert not [it for it in server.names(kind) if "hotvirt" in it or "subresources" in it]
     assert "virtualmachines.kubevirt.io" in server.names("crds")
+    server.kubectl("delete", "crd", "-l", "app.kubernetes.io/part-of=hotvirt")
 
 
 @newest_only
@@ -104,6 +106,7 @@ def test_it_is_refused_over_the_kinds_of_another_kubevirt(server: Server) -> Non
     assert server.names("crds") == ["virtualmachines.kubevirt.io"]
     untouched = server.kubectl.json("get", "crd", "virtualmachines.kubevirt.io")
     assert untouched["metadata"]["labels"] == crd["metadata"]["labels"]
+    server.kubectl("delete", "crd", "virtualmachines.kubevirt.io")
     assert not [it for it in server.names("clusterroles") if "hotvirt" in it]
 
 
@@ -126,6 +129,7 @@ def test_it_is_refused_beside_the_operator_of_another_kubevirt(server: Server) -
     refused = server.install()
     assert refused.returncode != 0
     assert "the Deployment virt-operator, is in the namespace default" in refused.stderr
+    server.kubectl("delete", "deployment", "virt-operator", "-n", "default")
     assert not [it for it in server.names("clusterroles") if "hotvirt" in it]
 
 
@@ -133,3 +137,4 @@ def test_one_file_is_applied_twice_without_a_complaint(server: Server) -> None:
     for _ in range(2):
         server.kubectl("apply", "-f", str(CHECKOUT / "deploy" / "install.yaml"))
     assert "hotvirt-controller" in server.names("deployments")
+    server.kubectl("delete", "-f", str(CHECKOUT / "deploy" / "install.yaml"), "--wait=false")

@@ -37,6 +37,7 @@ from hotvirt.kube.errors import Forbidden
 from tests.kube import Kube
 from tests.scenarios.place import demo_vm
 from tests.scenarios.shell import console_log, in_guest, wait_for, wait_for_status
+from tests.targets.target import wait_until
 
 from .bed import Bed
 
@@ -346,6 +347,20 @@ async def test_a_token_that_names_no_node_writes_nothing(
             await loose.patch(VMIS, "own", {"status": {}}, namespaces[0], subresource="status")
         with pytest.raises(Forbidden):
             await loose.patch(LEASES, f"hotvirt-node-{node}", {"spec": {}}, names.NAMESPACE)
+
+
+def test_the_policies_make_sense_to_the_cluster(hotvirt_on_cluster: Bed) -> None:
+    """It looks whether the fields that they name exist, and says so in their status."""
+
+    def checked() -> list[Object]:
+        answer = hotvirt_on_cluster.run("kubectl", "get", "validatingadmissionpolicies", "-o", "json")
+        policies: list[Object] = json.loads(answer.stdout)["items"]
+        return [
+            each["status"]["typeChecking"] for each in policies if "typeChecking" in each.get("status", {})
+        ]
+
+    wait_until(lambda: len(checked()) == 4, "the policies to be looked at")
+    assert checked() == [{}] * 4
 
 
 # The controller
