@@ -42,6 +42,7 @@ class Namespace:
 @pytest.fixture(scope="session")
 def prepared(target: Target) -> Target:
     target.install_crd(widgets_crd())
+    target.wait_until_described(f"{GROUP}/v1")
     return target
 
 

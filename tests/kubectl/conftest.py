@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.objects import widgets_crd
+from tests.conformance.objects import GROUP, widgets_crd
 from tests.targets import real
 from tests.targets.target import Target
 
@@ -42,6 +42,7 @@ def binary(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="session")
 def prepared(target: Target) -> Target:
     target.install_crd(widgets_crd())
+    target.wait_until_described(f"{GROUP}/v1")
     return target
 
 

@@ -97,6 +97,11 @@ class Target:
         served = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
         wait_until(lambda: self.request("GET", served)[0] == 200, f"{served} to be served")
 
+    def wait_until_described(self, group_version: str) -> None:
+        """The real one writes its OpenAPI document of a new kind a little later."""
+        path = f"apis/{group_version}"
+        wait_until(lambda: path in self.request("GET", "/openapi/v3")[1]["paths"], f"OpenAPI of {path}")
+
 
 def wait_until(true: Callable[[], bool], what: str, within: float = READY_WITHIN) -> None:
     """Poll, for things that have no event to wait for: a server that is starting."""

@@ -22,6 +22,7 @@ _PREFIXES: Final = {
     "meta": "io.k8s.apimachinery.pkg.apis.meta.v1",
     "apiextensions": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1",
 }
+_FIELDS_V1: Final = f"{_PREFIXES['meta']}.FieldsV1"
 _SCALARS: Final[dict[str, Object]] = {
     "string": {"type": "string"},
     "bool": {"type": "boolean"},
@@ -35,10 +36,16 @@ _SCALARS: Final[dict[str, Object]] = {
     "intorstr": {"oneOf": [{"type": "integer"}, {"type": "string"}], "format": "int-or-string"},
     "any": {"type": "object"},
 }
+_CONVENTIONS: Final = "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md"
+# The words of every Kubernetes API, so that `kubectl explain` of our kinds reads as on a cluster.
 _COMMON: Final = {
-    "apiVersion": "The version of the schema that this object is written in.",
-    "kind": "The kind of this object.",
-    "metadata": "Standard object's metadata: name, namespace, labels, annotations, owners.",
+    "apiVersion": "APIVersion defines the versioned schema of this representation of an object. Servers "
+    "should convert recognized schemas to the latest internal value, and may reject unrecognized values. "
+    f"More info: {_CONVENTIONS}#resources",
+    "kind": "Kind is a string value representing the REST resource this object represents. Servers may infer "
+    "this from the endpoint the client submits requests to. Cannot be updated. In CamelCase. "
+    f"More info: {_CONVENTIONS}#types-kinds",
+    "metadata": f"Standard object's metadata. More info: {_CONVENTIONS}#metadata",
     "spec": "What is wanted.",
     "status": "What is observed.",
 }
@@ -147,7 +154,7 @@ def _model(kind: Kind, schemas: Object) -> str:
     schema = dict(kind.openapi or {"type": "object", "x-kubernetes-preserve-unknown-fields": True})
     properties = dict(schema.get("properties") or {})
     for field in ("apiVersion", "kind"):
-        properties.setdefault(field, {"type": "string", "description": _COMMON[field]})
+        properties[field] = {"type": "string", "description": _COMMON[field]}
     _meta(schemas)
     properties["metadata"] = {
         "description": _COMMON["metadata"],
@@ -197,6 +204,9 @@ def _add_struct(of: Struct, schemas: Object) -> None:
     required = []
     for field in of.fields.values():
         schema["properties"][field.name] = _type(field.type, schemas)
+        if field.name == "fieldsV1":
+            schemas[_FIELDS_V1] = {"type": "object"}
+            schema["properties"][field.name] = {"allOf": [_ref(_FIELDS_V1)]}
         if field.merges:
             schema["properties"][field.name]["x-kubernetes-patch-strategy"] = "merge"
             if field.merge_key:
