@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 TIERS := unit guest conformance kubectl embedded faults
 PYTEST := $(BIN)/pytest
-SOURCES := src tests demo bench hack
+SOURCES := src tests demo bench hack deploy
 SOAK ?= 1000
 # what `make soak` repeats more often
 SOAKED := tests/embedded/test_up_crash.py tests/embedded/test_resize.py tests/embedded/test_resize_crash.py
