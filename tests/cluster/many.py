@@ -15,7 +15,7 @@ from hotvirt.api import names
 from hotvirt.api.resources import PODS, VMIS, VMS
 from tests.faults.resizing import edit, machine, rests
 from tests.kube import Kube, Object, in_phase
-from tests.scenarios.guests import Guest
+from tests.scenarios.guests import RATIO, Guest
 
 from .on_cluster import OnCluster
 from .simulated import CountingDriver, put_there, simulated_node
@@ -23,6 +23,7 @@ from .simulated import CountingDriver, put_there, simulated_node
 TOGETHER = 50
 BEFORE_THE_KILL = 10
 MANY = 120.0
+MORE = "768Mi"
 
 
 @asynccontextmanager
@@ -48,9 +49,9 @@ AT_A_TIME = asyncio.Semaphore(8)
 """Hotvirt's webhooks answer within seconds also on a machine that is busy with everything else here."""
 
 
-async def edit_in_turn(kube: Kube, name: str, sockets: int) -> None:
+async def edit_in_turn(kube: Kube, name: str, sockets: int, memory: str) -> None:
     async with AT_A_TIME:
-        await edit(kube, name, sockets)
+        await edit(kube, name, sockets, memory)
 
 
 async def done(kube: Kube, machines: list[str]) -> int:
@@ -87,8 +88,12 @@ class Many:
     @staticmethod
     async def resize_all(place: OnCluster, real: list[Guest], small: list[str]) -> None:
         kube = real[0].kube
-        sizes = {guest.name: guest.sockets + 1 for guest in real} | dict.fromkeys(small, 2)
-        await asyncio.gather(*(edit_in_turn(kube, name, size) for name, size in sizes.items()))
+        # The Guaranteed one has a cpu of its owner's choice, which stays: its Pod changes for memory only.
+        sizes = {
+            guest.name: (guest.sockets + 1, MORE if guest.name == RATIO else guest.memory) for guest in real
+        }
+        wanted = sizes | dict.fromkeys(small, (2, "1Gi"))
+        await asyncio.gather(*(edit_in_turn(kube, name, *size) for name, size in wanted.items()))
         async with asyncio.timeout(MANY):
             while await done(kube, small) < BEFORE_THE_KILL:
                 pass
@@ -97,7 +102,7 @@ class Many:
         for name in small:
             await rests(kube, name, 2, "1Gi", MANY)
         for guest in real:
-            vmi = await guest.becomes(guest.sockets + 1, guest.memory)
+            vmi = await guest.becomes(*sizes[guest.name])
             assert vmi["status"]["hotvirt"]["vcpus"]["plugged"] == guest.sockets + 1
 
     @staticmethod
