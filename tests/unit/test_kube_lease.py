@@ -94,6 +94,30 @@ async def test_a_leader_that_cannot_renew_stops_its_work() -> None:
         await one.cancel()
 
 
+async def test_an_api_that_does_not_answer_cannot_prolong_the_lead() -> None:
+    """The last try ends when the time to renew does, however long an answer may take otherwise."""
+    api, over = TinyApi(), asyncio.Event()
+    now = 0.0
+    times = QUICK | {"renew_within": 60.0, "duration": 90.0, "clock": lambda: now}
+    async with api.running() as config, Client(config) as client, asyncio.timeout(5):
+        one = Candidate(client, "one", times)
+        await one.leads.wait()
+
+        async def silent(request: web.Request) -> web.StreamResponse:
+            nonlocal now
+            now = 60.1
+            await over.wait()
+            return status(500, "InternalError", "too late")
+
+        api.interfere = silent
+        now = 59.8
+        await one.stopped.wait()
+        assert not one.election.is_leader
+        api.interfere = None
+        over.set()
+        await one.cancel()
+
+
 async def test_a_leader_that_sees_another_holder_stops_at_once() -> None:
     """Not only after the time in which it may try to renew, in which the other one already works."""
     api = TinyApi()

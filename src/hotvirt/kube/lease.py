@@ -45,6 +45,8 @@ class Election:
         self._clock = clock
         self._seen: tuple[str, float] = ("", 0.0)
         """The Lease's last resourceVersion, and when we first saw it."""
+        self._renewed = 0.0
+        """When we began our last successful write: others count from no earlier than that."""
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Wait to lead, then do `work` until it returns. When the lead is lost, stop it and wait again."""
@@ -73,20 +75,25 @@ class Election:
 
     async def _renew_for_ever(self) -> None:
         """Returns when somebody else has the Lease, or may have it: it could not be renewed in time."""
-        renewed = self._clock()
-        while self._clock() - renewed < self._renew_within:
-            await asyncio.sleep(self._retry)
-            if await self._attempt():
-                renewed = self._clock()
-            elif not self.is_leader:
+        while (left := self._left()) > 0:
+            await asyncio.sleep(min(self._retry, left))
+            if not await self._attempt(self._left()) and not self.is_leader:
                 return  # even if it would soon be ours again: somebody else has begun to work
         self.is_leader = False
 
-    async def _attempt(self) -> bool:
+    def _left(self) -> float:
+        """Seconds until the lead must be given up; no try to renew it may last longer."""
+        return self._renewed + self._renew_within - self._clock()
+
+    async def _attempt(self, within: float | None = None) -> bool:
         """Take or renew the Lease if that is ours to do."""
+        began = self._clock()
         try:
-            async with asyncio.timeout(self._renew_within):
-                return await self._take_or_renew()
+            async with asyncio.timeout(self._renew_within if within is None else within):
+                if not await self._take_or_renew():
+                    return False
+            self._renewed = began
+            return True
         except (Conflict, AlreadyExists):
             return False
         except (ApiError, TimeoutError) as error:
@@ -138,12 +145,16 @@ class Election:
             return
         self.is_leader = False
         try:
-            lease = await self._client.get(LEASES, self._name, self._namespace)
-            if (lease.get("spec") or {}).get("holderIdentity") != self.identity:
-                return
-            version = lease["metadata"]["resourceVersion"]
-            spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": meta.now_micro()}
-            patch = {"metadata": {"resourceVersion": version}, "spec": spec}
-            await self._client.patch(LEASES, self._name, patch, self._namespace)
-        except ApiError as error:
+            async with asyncio.timeout(self._renew_within):
+                await self._give_back()
+        except (ApiError, TimeoutError) as error:
             log.info("the lease %s/%s was not given back: %s", self._namespace, self._name, error)
+
+    async def _give_back(self) -> None:
+        lease = await self._client.get(LEASES, self._name, self._namespace)
+        if (lease.get("spec") or {}).get("holderIdentity") != self.identity:
+            return
+        version = lease["metadata"]["resourceVersion"]
+        spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": meta.now_micro()}
+        patch = {"metadata": {"resourceVersion": version}, "spec": spec}
+        await self._client.patch(LEASES, self._name, patch, self._namespace)
