@@ -18,7 +18,7 @@ from hotvirt.cluster.certificates import Shown
 from hotvirt.cluster.console import ClusterStreams, ConsoleServer, Stream
 from hotvirt.cluster.lifetimes import Certificates, Lifetimes, due
 from hotvirt.kube.client import Client
-from hotvirt.kube.x509 import CLIENT, make, name
+from hotvirt.kube.x509 import CLIENT, fingerprint, make, name, server_context
 
 from .tiny_api import TinyApi, config_map
 
@@ -95,10 +95,10 @@ async def trust(api: TinyApi, server: ConsoleServer, held: Certificates) -> None
             await OPENED.get().wait()
 
 
-async def tell(api: TinyApi, server: ConsoleServer, fingerprint: str | None = None) -> None:
+async def tell(api: TinyApi, server: ConsoleServer, pinned: str | None = None, port: int = 0) -> None:
     annotations = {
-        names.ANNOTATION_CONSOLE_ADDRESS: f"127.0.0.1:{server.port}",
-        names.ANNOTATION_CONSOLE_CERTIFICATE: fingerprint or server.fingerprint,
+        names.ANNOTATION_CONSOLE_ADDRESS: f"127.0.0.1:{port or server.port}",
+        names.ANNOTATION_CONSOLE_CERTIFICATE: pinned or server.fingerprint,
     }
     lease = {"name": f"hotvirt-node-{NODE}", "namespace": names.NAMESPACE, "annotations": annotations}
     await api.put("leases", {"metadata": lease})
@@ -124,7 +124,7 @@ async def test_a_machine_that_is_not_there_is_told_in_the_agents_words() -> None
 async def test_whoever_answers_with_another_certificate_is_sent_nothing() -> None:
     held = new_certificates()
     async with consoles(held) as (api, client, server):
-        await tell(api, server, fingerprint="0" * 64)
+        await tell(api, server, "0" * 64)
         with pytest.raises(ConnectionError, match="not its agent"):
             await ClusterStreams(client, Given(shown(held))).open_console("shop", "web")
 
@@ -154,6 +154,24 @@ async def test_a_new_ca_counts_at_once_and_the_old_one_no_longer() -> None:
         writer.close()
         with pytest.raises(OSError):
             await ClusterStreams(client, Given(shown(held))).open_console("shop", "web")
+
+
+@pytest.mark.parametrize("said", [b"x" * (1 << 20), b"[1]\n", b"no json\n", b""])
+async def test_an_agent_that_answers_with_rubbish_is_told_as_no_answer(said: bytes) -> None:
+    held = new_certificates()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(said)
+        writer.close()
+
+    async with consoles(held) as (api, client, server):
+        context = server_context(held.serving.certificate_pem, held.serving.key_pem)
+        async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as rubbish:
+            certificate = ssl.PEM_cert_to_DER_cert(held.serving.certificate_pem.decode())
+            await tell(api, server, fingerprint(certificate), rubbish.sockets[0].getsockname()[1])
+            with pytest.raises(ConnectionError, match="gave no answer"):
+                await ClusterStreams(client, Given(shown(held))).open_console("shop", "web")
 
 
 async def test_a_node_without_an_agent_is_told() -> None:

@@ -36,6 +36,8 @@ ASK_WITHIN: Final = 10.0
 CHUNK: Final = 32 * 1024
 VALID: Final = timedelta(days=3650)
 """It ends with the process, which makes another at each start."""
+NO_LINE: Final = (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, TypeError)
+"""What was to be one line of JSON is none, or has no end."""
 
 
 class ConsoleServer:
@@ -108,7 +110,7 @@ class ConsoleServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._answer(reader, writer)
-        except (OSError, TimeoutError, ValueError, KeyError, asyncio.IncompleteReadError) as error:
+        except (OSError, TimeoutError, KeyError, *NO_LINE) as error:
             log.info("a console ended: %r", error)
         finally:
             writer.close()
@@ -182,12 +184,12 @@ class ClusterStreams:
             if certificate is None or fingerprint(certificate) != pinned:
                 raise ConnectionError(f"whoever answers for node {node} is not its agent")
             writer.write(_line({"namespace": namespace, "name": name}))
-            answer = json.loads(await reader.readuntil(b"\n"))
+            answer = dict(json.loads(await reader.readuntil(b"\n")))
             if answer.get("error"):
                 raise LookupError(str(answer["error"]))
         except BaseException as error:
             writer.close()
-            if isinstance(error, asyncio.IncompleteReadError | ValueError):
+            if isinstance(error, NO_LINE):
                 raise ConnectionError(f"the agent of node {node} gave no answer") from error
             raise
         return reader, writer
