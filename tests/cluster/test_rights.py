@@ -385,5 +385,42 @@ async def test_the_controller_makes_pods_of_machines_only(
             await controller.list(SECRETS, namespaces[0])
 
 
+async def test_no_container_of_a_machine_gets_more_than_its_pod(
+    hotvirt_on_cluster: Bed, namespaces: tuple[str, str]
+) -> None:
+    """What a container says of itself counts before what its Pod says."""
+    namespace = namespaces[0]
+    account = ("kubectl", "get", "serviceaccount", "default", "-n", namespace)
+    wait_until(lambda: hotvirt_on_cluster.run(*account).returncode == 0, "the namespace to take Pods")
+    token = token_of(hotvirt_on_cluster, names.NAMESPACE, "hotvirt-controller")
+    async with with_token(hotvirt_on_cluster, token) as controller:
+        await controller.create(PODS, launcher_with(), namespace, dry_run=True)
+        for more in (
+            {"runAsNonRoot": False, "runAsUser": 0},
+            {"allowPrivilegeEscalation": True},
+            {"capabilities": {"add": ["NET_ADMIN"]}},
+        ):
+            with pytest.raises(Forbidden, match="no root, no capability"):
+                await controller.create(PODS, launcher_with(**more), namespace, dry_run=True)
+
+
+def launcher_with(**security: Any) -> Object:
+    """A Pod like that of a machine; its container says this of itself."""
+    label, value = names.LABEL_LAUNCHER
+    owner = {"apiVersion": "kubevirt.io/v1", "kind": VMIS.kind, "name": "x", "uid": "y", "controller": True}
+    container = {
+        "name": "c",
+        "image": "c",
+        "securityContext": {"allowPrivilegeEscalation": False, **security},
+    }
+    spec = {
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 107},
+        "containers": [container],
+    }
+    metadata = {"name": "like-a-machine", "labels": {label: value}, "ownerReferences": [owner]}
+    return made(PODS, {"metadata": metadata, "spec": spec})
+
+
 def made(resource: Resource, obj: Object) -> Object:
     return {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
