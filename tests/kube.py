@@ -10,7 +10,7 @@ from hotvirt.api import names
 from hotvirt.api.resources import EVENTS, KUBEVIRTS, NAMESPACES, Resource
 from hotvirt.kube.client import Client
 
-WITHIN = 10.0
+WITHIN = 60.0
 Object = dict[str, Any]
 
 

@@ -28,9 +28,9 @@ from .control_plane import ControlPlane
 from .test_processes import GROUP, vm
 
 NAME = "hotvirt-api.kubevirt.svc"
-SHORT = Lifetimes(ca=timedelta(seconds=18), serving=timedelta(seconds=9), overlap=timedelta(seconds=3))
+SHORT = Lifetimes(ca=timedelta(seconds=30), serving=timedelta(seconds=15), overlap=timedelta(seconds=5))
 CHANGES = 3
-CHANGED_WITHIN = 120.0
+CHANGED_WITHIN = 240.0
 
 
 @dataclass

@@ -39,7 +39,7 @@ def test_the_lead_is_given_back_by_a_replica_that_is_asked_to_end(plane: Control
             assert works(first)
             assert not works(second)
             first.process.send_signal(signal.SIGTERM)
-            assert first.process.wait(10) == 0
+            assert first.process.wait(60) == 0
             # Nobody waited for the Lease to run out, which takes longer.
             wait_for_leader(kubectl, "second", within=10)
             wait_until(lambda: works(second), "the second to work")
@@ -88,7 +88,7 @@ def test_beside_a_kubevirt_it_says_so_and_touches_nothing(plane: ControlPlane) -
             assert refusing.get("/readyz")[0] == 503
             assert refusing.get("/healthz") == (200, "ok\n")
             refusing.process.send_signal(signal.SIGTERM)
-            assert refusing.process.wait(10) == 0
+            assert refusing.process.wait(60) == 0
         assert lead(kubectl) == before
     finally:
         kubectl("delete", "deployment", "virt-operator")

@@ -227,7 +227,7 @@ def test_a_nodes_agent_says_in_its_lease_that_it_lives_and_where_its_consoles_ar
         assert hashlib.sha256(shown).hexdigest() == said["hotvirt.io/console-certificate"]
         assert told(here)["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
         agent.process.send_signal(signal.SIGTERM)
-        assert agent.process.wait(10) == 0
+        assert agent.process.wait(60) == 0
 
 
 def told(here: ControlPlane) -> Object:
