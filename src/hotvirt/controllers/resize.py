@@ -254,6 +254,7 @@ class PodResizer:
             subresource="resize",
             cls=Pod,
         )
+        self._caches.pods.learn(resized)
         self._resized[vmi.metadata.key] = pod.metadata.uid, int(resized.metadata.resource_version)
 
     # Telling

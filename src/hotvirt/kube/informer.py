@@ -109,13 +109,14 @@ class Informer(Generic[T]):
     def get(self, namespace: str | None, name: str) -> T | None:
         key = (namespace or "", name)
         entry = self._entries.get(key)
-        if entry is None:
-            return None
+        return None if entry is None else self._newest(key, entry)
+
+    def _newest(self, key: Key, entry: _Entry[T]) -> T:
         learnt: T | None = self._learnt.get(key)
         return self._view(entry) if learnt is None else learnt
 
     def learn(self, obj: Any) -> None:
-        """What a write was answered with (a typed object): until the watch has it too, `get` hands it out.
+        """What a write was answered with (a typed object): it counts until the watch has it too.
 
         So whoever acts on its own writes is not in conflict with itself.
         """
@@ -129,7 +130,7 @@ class Informer(Generic[T]):
 
     def list(self, namespace: str | None = None) -> builtins.list[T]:
         return [
-            self._view(entry)
+            self._newest(key, entry)
             for key, entry in self._entries.items()
             if namespace is None or key[0] == namespace
         ]
@@ -138,7 +139,7 @@ class Informer(Generic[T]):
         return list(self._entries)
 
     def by_index(self, index: str, value: str) -> builtins.list[T]:
-        return [self._view(self._entries[key]) for key in self._index[index].get(value, ())]
+        return [self._newest(key, self._entries[key]) for key in self._index[index].get(value, ())]
 
     def raw(self, namespace: str | None, name: str) -> dict[str, Any] | None:
         """The whole object, with what no typed view knows; decoded anew, so the caller may change it."""

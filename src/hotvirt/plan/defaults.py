@@ -6,7 +6,6 @@ created, so that a later change of the defaults never touches a running machine.
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Final
 
 from hotvirt.api import codec
@@ -24,7 +23,7 @@ DEFAULT_BUS: Final = {"disk": "virtio", "cdrom": "sata", "lun": "scsi"}
 
 def vmi_defaults(spec: dict[str, Any], config: ClusterConfig) -> dict[str, Any]:
     """A copy of the spec of a VMI with everything filled in that it runs with."""
-    filled = copy.deepcopy(spec)
+    filled: dict[str, Any] = codec.builtins(spec)
     typed = codec.convert(spec, VMISpec)
     domain = _child(filled, "domain")
     _fill_cpu(_child(domain, "cpu"), typed, config)

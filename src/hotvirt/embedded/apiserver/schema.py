@@ -5,8 +5,9 @@ A schema is compiled once into nodes, so that walking an object costs little.
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Final
+
+from hotvirt.kube.patch.copy import copied
 
 from .types import struct
 
@@ -183,7 +184,7 @@ def fill(root: Node, obj: dict[str, Any]) -> bool:
             del obj[name]
     for name, default in root.defaults:
         if name not in obj:
-            obj[name] = copy.deepcopy(default)
+            obj[name] = copied(default)
     for name, one in obj.items():
         if name in _OWN_RULES:
             continue
@@ -205,7 +206,7 @@ def _fill(node: Node, value: Any) -> bool:
         nulls = None
         for name, default in node.defaults:
             if value.get(name) is None and not (name in value and props[name].nullable):
-                value[name] = copy.deepcopy(default)
+                value[name] = copied(default)
         for name, one in value.items():
             known = props.get(name) or extra
             if known is None:
@@ -222,7 +223,7 @@ def _fill(node: Node, value: Any) -> bool:
     if type(value) is list and node.items is not None:
         items = node.items
         if items.default is not MISSING and not items.nullable and None in value:
-            value[:] = [copy.deepcopy(items.default) if one is None else one for one in value]
+            value[:] = [copied(items.default) if one is None else one for one in value]
         for one in value:
             if (type(one) is dict or type(one) is list) and _fill(items, one):
                 unknown = True
