@@ -12,9 +12,9 @@ SOAK ?= 1000
 # what `make soak` repeats more often
 SOAKED := tests/embedded/test_up_crash.py tests/embedded/test_resize.py tests/embedded/test_resize_crash.py
 # the tiers that need kubectl or the real API server
-KUBE_TIERS := kubectl embedded faults
+KUBE_TIERS := embedded faults
 # the tiers that need a whole cluster
-CLUSTER_TIERS := conformance cluster
+CLUSTER_TIERS := conformance kubectl cluster
 
 .PHONY: help demo test $(TIERS:%=test-%) test-cluster cluster cluster-down lint format bench soak crds manifests lock setup clean
 
