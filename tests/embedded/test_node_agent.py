@@ -13,7 +13,7 @@ import pytest
 
 from hotvirt.api import codec, names
 from hotvirt.api.kubevirt import VirtualMachineInstance
-from hotvirt.api.resources import EVENTS, PODS, VMIS
+from hotvirt.api.resources import EVENTS, NAMESPACES, PODS, VMIS
 from hotvirt.hypervisor.instant import STATE_FILE, InstantDriver
 from hotvirt.kube.events import Recorder
 from hotvirt.node.agent import NodeAgent
@@ -230,6 +230,21 @@ async def test_a_pod_that_poses_as_a_machines_is_not_taken(machine: OneMachine) 
         with pytest.raises(LookupError, match="does not run on this node"):
             await running.open_console("default", "vm")
     assert not (run_folder(machine.state.path, pod["metadata"]["uid"]) / STATE_FILE).exists()
+
+
+async def test_a_pod_of_another_namespace_is_not_taken_whatever_it_says(machine: OneMachine) -> None:
+    """Whoever knows the uid of a machine could name it as the owner of a Pod of theirs."""
+    pod = await scheduled(machine)
+    await machine.client.patch(PODS, "virt-launcher-vm", {"metadata": {"ownerReferences": []}}, "default")
+    await machine.client.create(NAMESPACES, {"metadata": {"name": "elsewhere"}})
+    about = {"name": "posing"} | {key: pod["metadata"][key] for key in ("labels", "ownerReferences")}
+    posing = await machine.client.create(PODS, {"metadata": about, "spec": pod["spec"]}, "elsewhere")
+    folder = run_folder(machine.state.path, posing["metadata"]["uid"])
+    folder.mkdir(parents=True)
+    async with agent(machine) as running:
+        await running._controller.settled()
+        assert running._guests == {}
+    assert not (folder / STATE_FILE).exists()
 
 
 async def test_a_pod_that_has_ended_is_let_go(machine: OneMachine) -> None:

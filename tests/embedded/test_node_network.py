@@ -127,3 +127,11 @@ async def test_a_failure_inside_reaches_the_caller(pod: Namespace) -> None:
             await network.inside(nothing, lambda: None)
         finally:
             os.close(nothing)
+
+
+async def test_a_name_that_would_be_read_as_rules_is_refused(pod: Namespace) -> None:
+    for line in ("link set eth0 down", 'link set eth0 name x"};drop', 'link set x"};drop up'):
+        pod.run("ip", *line.split())
+    pod.run("ip", "route", "add", "default", "via", "10.99.0.1")
+    with pytest.raises(network.NetworkError, match="a name that cannot be used"):
+        await make(pod)

@@ -81,10 +81,11 @@ class Room:
     def around(self, vmi: dict[str, Any]) -> Surroundings:
         """What surrounds this running machine."""
         metadata, status = vmi.get("metadata") or {}, vmi.get("status") or {}
-        pod = self._pod(str(metadata.get("uid") or ""))
+        namespace = str(metadata.get("namespace") or "")
+        pod = self._pod(namespace, str(metadata.get("uid") or ""))
         return Surroundings(
             node=self._node(str(status.get("nodeName") or ""), pod),
-            quotas=self._left_in(str(metadata.get("namespace") or "")),
+            quotas=self._left_in(namespace),
             pod=None if pod is None else _compute(pod),
         )
 
@@ -114,9 +115,10 @@ class Room:
             rooms.append(QuotaRoom(quota.metadata.name, left))
         return tuple(sorted(rooms, key=lambda room: room.name))
 
-    def _pod(self, vmi_uid: str) -> PodView | None:
+    def _pod(self, namespace: str, vmi_uid: str) -> PodView | None:
         pods = self._pods.by_index(OF_VMI, vmi_uid) if vmi_uid else []
-        return next((pod for pod in pods if pod.status.phase not in ENDED), None)
+        own = (pod for pod in pods if pod.metadata.namespace == namespace)
+        return next((pod for pod in own if pod.status.phase not in ENDED), None)
 
     def _count(self, old: PodView | None, new: PodView | None) -> None:
         for pod, sign in ((old, -1), (new, 1)):

@@ -76,9 +76,10 @@ class Caches:
         return self._config
 
     def pod_of(self, vmi: VirtualMachineInstance) -> Pod | None:
+        """That which it owns, before one that only has the label, which anybody who makes Pods can write."""
         pods = self.pods.by_index(OF_VMI, vmi.metadata.uid)
-        own = [pod for pod in pods if pod.metadata.namespace == vmi.metadata.namespace]
-        return own[0] if own else None
+        here = [pod for pod in pods if pod.metadata.namespace == vmi.metadata.namespace]
+        return next((pod for pod in here if _owns(vmi, pod)), here[0] if here else None)
 
     def users_of_claim(self, namespace: str, name: str) -> Iterable[Key]:
         """VMIs (and, as they have the same names, VMs) that use this claim or DataVolume."""
@@ -91,6 +92,11 @@ class Caches:
 
     async def synced(self) -> None:
         await self._informers.synced()
+
+
+def _owns(vmi: VirtualMachineInstance, pod: Pod) -> bool:
+    owner = pod.metadata.controller_of()
+    return owner is not None and owner.uid == vmi.metadata.uid
 
 
 def claims_of(namespace: str, spec: VMISpec) -> list[str]:

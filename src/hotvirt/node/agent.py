@@ -175,8 +175,13 @@ def _creator(pod: Pod) -> Iterable[str]:
 
 
 def _owned(pod: Pod, vmi: VirtualMachineInstance) -> bool:
+    """An owner in another namespace is none: anybody could name it there."""
     owner = pod.metadata.controller_of()
-    return owner is not None and owner.uid == vmi.metadata.uid
+    return (
+        owner is not None
+        and owner.uid == vmi.metadata.uid
+        and pod.metadata.namespace == vmi.metadata.namespace
+    )
 
 
 def _owner_key(pod: Pod) -> Iterable[Key]:

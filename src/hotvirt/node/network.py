@@ -11,6 +11,7 @@ import asyncio
 import ctypes
 import fcntl
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -183,8 +184,15 @@ def _uplink() -> str:
     for line in Path("/proc/thread-self/net/route").read_text().splitlines()[1:]:
         fields = line.split()
         if len(fields) > 1 and fields[1] == "00000000":
-            return fields[0]
+            return plain_name(fields[0])
     return "eth0"
+
+
+def plain_name(interface: str) -> str:
+    """It goes into the rules, and whoever owns the namespace named it."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", interface):
+        raise NetworkError(f"the Pod's interface has a name that cannot be used: {interface!r}")
+    return interface
 
 
 def _mtu(interface: str) -> int:
