@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hotvirt.api.names import KVM_RESOURCE
 from hotvirt.node.inotify import FolderWatch
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ log = logging.getLogger(__name__)
 PLUGIN_FOLDER: Final = Path("/var/lib/kubelet/device-plugins")
 """The kubelet's, whatever its root folder is."""
 KUBELET_SOCKET: Final = "kubelet.sock"
-KVM_RESOURCE: Final = "devices.kubevirt.io/kvm"
 KVM_DEVICE: Final = "/dev/kvm"
 COUNT: Final = 1000
 """How many Pods may have it at a time: it is not used up, but the kubelet counts devices."""
