@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,10 +10,20 @@ import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from hotvirt.cluster.authorize import attributes, refusal
-from hotvirt.cluster.front_proxy import Caller, RequestHeader, is_still_trusted
+from hotvirt.cluster.front_proxy import (
+    CONFIG_MAP,
+    NAMESPACE,
+    Caller,
+    FrontProxy,
+    RequestHeader,
+    is_still_trusted,
+)
 from hotvirt.cluster.refusal import old_kubernetes
 from hotvirt.cluster.settings import ControllerSettings, NodeSettings, SettingsError
+from hotvirt.kube.client import Client
 from hotvirt.kube.x509 import SERVER, make, make_ca, name, server_context
+
+from .tiny_api import TinyApi, config_map
 
 GROUP = "/apis/subresources.kubevirt.io"
 NOW = datetime.now(UTC)
@@ -55,6 +66,20 @@ def test_a_request_in_the_words_of_authorisation(
     assert asked["verb"] == verb
     assert asked["group"] == "subresources.kubevirt.io"
     assert rest.items() <= asked.items()
+
+
+async def test_not_ready_before_it_is_known_whom_to_believe() -> None:
+    api, changed = TinyApi(), asyncio.Event()
+    async with api.running() as config, Client(config) as client, asyncio.timeout(5):
+        await api.put("configmaps", config_map(CONFIG_MAP, NAMESPACE, **DATA))
+        proxy = FrontProxy(client)
+        assert proxy.not_ready() == "the request-header CA has not been read yet"
+        running = asyncio.create_task(proxy.run(changed.set))
+        await changed.wait()
+        assert proxy.trusted == CA.certificate_pem
+        assert proxy.not_ready() is None
+        running.cancel()
+        await asyncio.wait([running])
 
 
 @pytest.mark.parametrize("path", [GROUP, f"{GROUP}/v1", "/openapi/v3"])

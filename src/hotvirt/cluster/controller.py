@@ -78,6 +78,7 @@ class ControllerProcess:
         LEADER.labels(names.CONTROLLER_LEASE).set(0)
         self.health.not_ready("cluster", "it is being looked at")
         self.health.unless("certificate", self.serving.not_ready)
+        self.health.unless("users", self._front_proxy.not_ready)
         self.health.unless("settings", self._settings_not_read)
 
     async def run(self, stopping: asyncio.Event) -> None:

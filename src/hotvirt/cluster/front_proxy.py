@@ -116,8 +116,9 @@ class FrontProxy:
         self._informer.add_handler(follow)
         await self._informer.run()
 
-    async def synced(self) -> None:
-        await self._informer.synced()
+    def not_ready(self) -> str | None:
+        """Whether a user would be refused only because nobody has looked yet whom to believe."""
+        return None if self._informer.has_synced else "the request-header CA has not been read yet"
 
     def authenticate(self, request: web.Request) -> Caller:
         """Raises Unauthorized, which says what is missing."""
