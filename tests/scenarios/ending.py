@@ -9,6 +9,7 @@ import pytest
 
 from hotvirt.api.resources import CONTROLLERREVISIONS, PODS, VMIS, VMS
 from tests.kube import Object, condition, in_phase
+from tests.targets.target import wait_until
 
 from .guests import MAIN, RATIO, SLOW, Guest
 from .place import Place
@@ -82,4 +83,5 @@ class Ending:
         for revision in (await kube.admin.list(CONTROLLERREVISIONS, kube.namespace)).items:
             if any(owner["name"] == spare.name for owner in revision["metadata"].get("ownerReferences", [])):
                 await kube.gone(CONTROLLERREVISIONS, revision["metadata"]["name"], SLOW)
-        assert not folder.exists()
+        # The kubelet clears up a little after the Pod is gone, and tells nobody.
+        await asyncio.to_thread(wait_until, lambda: not folder.exists(), f"{folder} to go", SLOW)
