@@ -30,7 +30,7 @@ from tests.targets.target import CHECKOUT, Target, die_with_parent, wait_until
 from . import bed_files
 from .bed_image import write_busybox_archive
 from .bed_init import CGROUPS, cgroup_hierarchies
-from .bed_layout import CGROUP_PREFIX, HIDDEN, NODE, NUMBERS, Layout
+from .bed_layout import CGROUP_PREFIX, HIDDEN, LINK_PREFIX, NODE, NUMBERS, Layout
 
 PROGRAMS = (
     "etcd",
@@ -43,6 +43,7 @@ PROGRAMS = (
 )
 FROM_DEBIAN = ("containerd", "ctr", "runc", "nft", "ip", "busybox", "unshare", "/usr/lib/cni/bridge")
 STATE = "state.json"
+LINKS = Path("/sys/class/net")
 TEMPORARY = "hotvirt-cluster-"
 """How the temporary folders of test runs begin."""
 SEARCH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -163,19 +164,18 @@ def start_init(folder: Path, programs: Path, keep: bool) -> tuple[Bed, subproces
     if process.stdout.readline() != "here\n":
         raise CannotStart(f"No namespaces for the cluster: {layout.log('init').read_text().strip()}")
     init = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
-    state = {"layout": layout.to_json(), "init": init, "network": network_of(init), "link": 0}
+    state = {"layout": layout.to_json(), "init": init, "network": network_of(init)}
     state_file(folder).write_text(json.dumps(state))
     make_link(layout, init)
-    state["link"] = link_index(layout)
-    state_file(folder).write_text(json.dumps(state))
     process.stdin.write(layout.to_json() + "\n")
     process.stdin.close()
     return Bed(layout, init), process
 
 
 def make_link(layout: Layout, init: int) -> None:
-    """The other end is born in the node's namespace: when that goes, link and route go."""
+    """The other end is born in the node's namespace: when that goes, they go. Its alias names it."""
     ip("link", "add", layout.link, "type", "veth", "peer", "name", "eth0", "netns", str(init))
+    ip("link", "set", layout.link, "alias", f"{init} {network_of(init)}")
     ip("address", "add", f"{layout.machine_address}/30", "dev", layout.link)
     ip("link", "set", layout.link, "up")
     ip("route", "add", layout.block, "via", layout.node_address)
@@ -195,19 +195,23 @@ def free_number() -> int:
 
 
 def has_link(number: int) -> bool:
-    return link_index(Layout(number, Path(), Path())) != 0
+    return (LINKS / Layout(number, Path(), Path()).link).exists()
 
 
-def link_index(layout: Layout) -> int:
-    """The kernel's number for the link, which no other link gets after it; 0 when there is none."""
+def owner_ended(link: Path) -> bool:
     try:
-        return int(Path(f"/sys/class/net/{layout.link}/ifindex").read_text())
+        named = (link / "ifalias").read_text().split()
     except OSError:
-        return 0
+        return False  # it went while we looked
+    return len(named) == 2 and not is_init(*map(int, named))
 
 
 def sweep() -> None:
     """Remove what clusters left that were killed: all but this went with their namespaces."""
+    for link in LINKS.glob(f"{LINK_PREFIX}*"):
+        # The kernel keeps it for minutes when a connection into the cluster was cut in the middle.
+        if owner_ended(link):
+            subprocess.run(["ip", "link", "delete", link.name], capture_output=True)
     for hierarchy in cgroup_hierarchies():
         for path in hierarchy.glob(f"{CGROUP_PREFIX}*"):
             if not has_link(int(path.name.removeprefix(CGROUP_PREFIX))):
@@ -275,28 +279,29 @@ def state_file(folder: Path) -> Path:
     return folder / STATE
 
 
-def read_state(folder: Path) -> dict[str, Any]:
-    try:
-        state: dict[str, Any] = json.loads(state_file(folder).read_text())
-    except FileNotFoundError:
-        return {}
-    return state
-
-
 def network_of(process: int) -> int:
     return Path(f"/proc/{process}/ns/net").stat().st_ino
 
 
+def is_init(process: int, network: int) -> bool:
+    """Whether this process runs and has that network: its number alone could be another's by now."""
+    try:
+        return network_of(process) == network
+    except OSError:
+        return False
+
+
 def find(folder: Path) -> Bed | None:
     """The cluster of this folder, when it runs."""
-    state = read_state(folder)
+    try:
+        state = json.loads(state_file(folder).read_text())
+    except FileNotFoundError:
+        return None
     if not state:
         return None
-    try:
-        same = network_of(state["init"]) == state["network"]
-    except OSError:
+    if not is_init(state["init"], state["network"]):
         return None
-    return Bed(Layout.from_json(state["layout"]), state["init"]) if same else None
+    return Bed(Layout.from_json(state["layout"]), state["init"])
 
 
 def stop(folder: Path, *, forget: bool = True) -> None:
@@ -307,20 +312,11 @@ def stop(folder: Path, *, forget: bool = True) -> None:
     if process := KEPT.pop(folder, None):
         process.wait()
     with only_one():
-        delete_link(read_state(folder))
         if forget and folder.exists():
             if any(folder.iterdir()) and not state_file(folder).exists():
                 raise CannotStart(f"{folder} holds something that is no test cluster: name another folder.")
             shutil.rmtree(folder)
         sweep()
-
-
-def delete_link(state: dict[str, Any]) -> None:
-    """The kernel does so too, a moment after the last process; but then the number is free at once."""
-    if state.get("link"):
-        layout = Layout.from_json(state["layout"])
-        if link_index(layout) == state["link"]:
-            subprocess.run(["ip", "link", "delete", layout.link], capture_output=True)
 
 
 def kill(init: int) -> None:
