@@ -7,17 +7,19 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.kube import condition
+from hotvirt.api.resources import LEASES
+from tests.faults.resizing import reason
+from tests.kube import Kube, condition
 from tests.scenarios.boot import Boot
 from tests.scenarios.crash import Crash
 from tests.scenarios.ending import Ending
-from tests.scenarios.guests import Guest
+from tests.scenarios.guests import SLOW, Guest
 from tests.scenarios.no_room import NoRoom, resources
 from tests.scenarios.resize import Resize, Staged
 
 from .bed import Bed
 from .many import Many
-from .on_cluster import HOTVIRTS, OnCluster
+from .on_cluster import HOTVIRTS, LEASE, OnCluster
 from .upgrade import Upgrade
 
 # The first of them also waits for cluster, images, chart and guests.
@@ -55,13 +57,23 @@ class TestNoRoom(NoRoom):
 
 class TestCrash(Crash):
     async def test_another_leader_in_the_middle(self, place: OnCluster, main: Guest):
-        """The leader goes as in an update of Hotvirt; the other one goes on."""
+        """The leader goes as in an update of Hotvirt. A paused guest keeps the resize from ending before."""
         before = place.leader()
-        await main.edit(7, "2Gi")
-        await main.until(lambda vmi: condition(vmi, "HotMemoryChange"))
-        place.kubectl("delete", "pod", before, "-n", HOTVIRTS, "--wait=false")
-        await main.becomes(7, "2Gi")
-        assert place.leader() not in ("", before)
+        place.say("pause", main.name, "-n", main.namespace)
+        await main.until(lambda vmi: condition(vmi, "Paused"))
+        try:
+            await main.edit(7, "1536Mi")
+            await main.until(reason("HotMemoryChange", "Paused"))
+            place.kubectl("delete", "pod", before, "-n", HOTVIRTS, "--wait=false")
+            await Kube(main.kube.admin, HOTVIRTS).until(
+                LEASES,
+                LEASE,
+                lambda lease: lease["spec"].get("holderIdentity") not in ("", None, before),
+                SLOW,
+            )
+        finally:
+            place.say("unpause", main.name, "-n", main.namespace)
+        await main.becomes(7, "1536Mi")
 
 
 class TestMany(Many):
