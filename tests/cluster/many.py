@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,32 +27,33 @@ MANY = 120.0
 MORE = "768Mi"
 
 
+AT_A_TIME = asyncio.Semaphore(8)
+"""Hotvirt's webhooks answer within seconds also on a machine that is busy with everything else here."""
+
+
+async def in_turn(*requests: Awaitable[Any]) -> None:
+    async def one(request: Awaitable[Any]) -> None:
+        async with AT_A_TIME:
+            await request
+
+    await asyncio.gather(*(one(request) for request in requests))
+
+
 @asynccontextmanager
 async def running(kube: Kube, count: int) -> AsyncIterator[list[str]]:
     """So many machines of one socket on the simulated node."""
     found = [f"small-{number:02}" for number in range(count)]
     try:
-        for name in found:
-            await kube.create(VMS, put_there(machine(name, 1)))
+        await in_turn(*(kube.create(VMS, put_there(machine(name, 1))) for name in found))
         for name in found:
             await kube.until(VMIS, name, in_phase("Running"), MANY)
             await rests(kube, name, 1, "1Gi", MANY)
         yield found
     finally:
-        for vm in (await kube.admin.list(VMS, kube.namespace)).items:
-            if vm["metadata"]["name"] in found:
-                await kube.admin.delete(VMS, vm["metadata"]["name"], kube.namespace)
+        made = [vm["metadata"]["name"] for vm in (await kube.admin.list(VMS, kube.namespace)).items]
+        await in_turn(*(kube.admin.delete(VMS, name, kube.namespace) for name in made if name in found))
         for name in found:
             await kube.gone(VMIS, name, MANY)
-
-
-AT_A_TIME = asyncio.Semaphore(8)
-"""Hotvirt's webhooks answer within seconds also on a machine that is busy with everything else here."""
-
-
-async def edit_in_turn(kube: Kube, name: str, sockets: int, memory: str) -> None:
-    async with AT_A_TIME:
-        await edit(kube, name, sockets, memory)
 
 
 async def done(kube: Kube, machines: list[str]) -> int:
@@ -98,7 +100,7 @@ class Many:
         }
         had = {guest.name: await plugged(guest) for guest in real}
         wanted = sizes | dict.fromkeys(small, (2, "1Gi"))
-        await asyncio.gather(*(edit_in_turn(kube, name, *size) for name, size in wanted.items()))
+        await in_turn(*(edit(kube, name, *size) for name, size in wanted.items()))
         async with asyncio.timeout(MANY):
             while await done(kube, small) < BEFORE_THE_KILL:
                 pass
