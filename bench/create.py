@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -60,11 +61,16 @@ class Pods:
         self._more = asyncio.Event()
 
     async def run(self) -> None:
-        listed = await self._client.list(PODS, NAMESPACE)
-        async for event in self._client.watch(PODS, NAMESPACE, resource_version=listed.resource_version):
-            if event.type == "ADDED":
-                self.seen.add(event.object["metadata"]["name"])
-                self._more.set()
+        while True:  # a watch ends after some minutes
+            listed = await self._client.list(PODS, NAMESPACE)
+            self._see(*listed.items)
+            async for event in self._client.watch(PODS, NAMESPACE, resource_version=listed.resource_version):
+                if event.type == "ADDED":
+                    self._see(event.object)
+
+    def _see(self, *pods: dict[str, Any]) -> None:
+        self.seen |= {pod["metadata"]["name"] for pod in pods}
+        self._more.set()
 
     async def reach(self, count: int) -> None:
         while len(self.seen) < count:
@@ -122,6 +128,7 @@ def main() -> int:
         uvloop.run(controllers(arguments.controllers))
         return 0
     count = 100 if arguments.quick else arguments.vms
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before it was done"))  # with all it started
     with ExitStack() as started:
         folder = started.enter_context(tempfile.TemporaryDirectory(dir=os.environ.get("HOTVIRT_BENCH_DIR")))
         target = real.start(Path(folder))
