@@ -5,7 +5,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
-TIERS := unit guest conformance kubectl embedded faults
+TIERS := unit guest conformance kubectl embedded faults cluster
 PYTEST := $(BIN)/pytest
 SOURCES := src tests demo bench hack deploy
 SOAK ?= 1000
@@ -16,7 +16,7 @@ KUBE_TIERS := embedded faults
 # the tiers that need a whole cluster
 CLUSTER_TIERS := conformance kubectl cluster
 
-.PHONY: help demo test $(TIERS:%=test-%) test-cluster cluster cluster-down lint format bench soak crds manifests lock setup clean
+.PHONY: help demo test $(TIERS:%=test-%) cluster cluster-down lint format bench soak crds manifests lock setup clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
