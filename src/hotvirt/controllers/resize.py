@@ -42,6 +42,9 @@ A = TypeVar("A")
 B = TypeVar("B")
 RETRY_REFUSED: Final = 300.0
 """Seconds until a size is asked for again that was refused for a reason whose end nothing tells."""
+SECOND_TRY: Final = 2.0
+"""Seconds until a size is asked for once more that was refused just after something had changed: the API
+server counts with its own copies of quotas, limits and Pods, and no event tells when they have caught up."""
 QUIET: Final = 1.0
 """Seconds before a stage that goes well is written into the condition: most changes are over sooner."""
 
@@ -51,6 +54,13 @@ class _Refused:
     key: Key
     node: str
     refusal: Refusal
+    second_try: float | None = None
+    """When to ask once more although nothing has changed."""
+
+    def changed(self, refusal: Refusal) -> bool:
+        """Refused again for what has changed since: the API server may not have seen that yet."""
+        mine = self.refusal
+        return (mine.target, mine.cause) == (refusal.target, refusal.cause) and mine.world != refusal.world
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,27 +224,36 @@ class PodResizer:
         vmi, pod = sight.vmi, sight.pod
         around = Worlds(self._caches, vmi, pod, era=str(self._clock() // RETRY_REFUSED))
         known = self._refused.get(vmi.metadata.uid)
+        again = known is not None and known.second_try is not None and known.second_try <= self._clock()
         verdict = podresize.decide(
             target=sight.target,
             asked=sight.asked,
             actual=sight.actual,
             conditions=_answers(pod),
             worlds=around,
-            refusal=known.refusal if known else None,
+            refusal=known.refusal if known and not again else None,
         )
+        second_try = known.second_try if known and not again else None
         if verdict.step is Step.ASK:
+            before = dict(around)  # what changes while the API answers is a reason to ask again
             try:
                 await self._resize(vmi, pod, sight.target)
             except (Forbidden, Invalid) as error:
                 refusal = podresize.refused_by_api(
-                    sight.target, around, code=error.code, message=error.message, details=error.details
+                    sight.target, before, code=error.code, message=error.message, details=error.details
                 )
                 back = podresize.fallback(refusal, sight.asked, sight.actual)
                 verdict = podresize.refused(refusal, back)
+                after_a_change = known is not None and known.changed(refusal)
+                second_try = self._clock() + SECOND_TRY if after_a_change else None
         if verdict.step is Step.REFUSED and verdict.size is not None:
             await self._resize(vmi, pod, verdict.size)
-        if verdict.refusal is not None and (known is None or known.refusal != verdict.refusal):
-            self._refused[vmi.metadata.uid] = _Refused(vmi.metadata.key, pod.spec.node_name, verdict.refusal)
+        if verdict.refusal is not None and (
+            known is None or known.refusal != verdict.refusal or known.second_try != second_try
+        ):
+            self._refused[vmi.metadata.uid] = _Refused(
+                vmi.metadata.key, pod.spec.node_name, verdict.refusal, second_try
+            )
             if known is None or known.refusal.message != verdict.refusal.message:
                 self._recorder.event(vmi, "Warning", "ResizeRefused", verdict.message)
         elif verdict.step is not Step.REFUSED:
@@ -275,10 +294,18 @@ class PodResizer:
             if left > 0:
                 return vmi, left
         new = msgspec.structs.replace(old, conditions=tuple(conditions))
-        untold = verdict.refusal is not None and verdict.refusal.cause is Cause.OTHER
-        return await write_status(
-            self._client, self._caches.vmis, vmi, old, new
-        ), RETRY_REFUSED if untold else None
+        return await write_status(self._client, self._caches.vmis, vmi, old, new), self._next_try(
+            vmi, verdict
+        )
+
+    def _next_try(self, vmi: VirtualMachineInstance, verdict: Verdict) -> float | None:
+        """Seconds until a refused size is worth another look although nothing tells of it."""
+        if verdict.refusal is not None and verdict.refusal.cause is Cause.OTHER:
+            return RETRY_REFUSED
+        known = self._refused.get(vmi.metadata.uid)
+        if known is None or known.second_try is None:
+            return None
+        return max(0.0, known.second_try - self._clock())
 
     @staticmethod
     def _condition(sight: _Sight, kind: str, reason: str, message: str) -> Condition:

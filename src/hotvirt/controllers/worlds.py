@@ -63,7 +63,9 @@ def _room(node: Node | None, others: Iterable[Pod]) -> str:
 def _quotas(quotas: Iterable[ResourceQuota]) -> str:
     return ";".join(
         sorted(
-            f"{quota.metadata.name}:{_amounts(quota.spec.hard)}:{_amounts(quota.status.used)}"
+            # The API server counts by the status, which follows the spec a moment later.
+            f"{quota.metadata.name}:{_amounts(quota.spec.hard)}"
+            f":{_amounts(quota.status.hard)}:{_amounts(quota.status.used)}"
             for quota in quotas
         )
     )
