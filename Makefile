@@ -26,10 +26,10 @@ demo: ## boot a real guest and give it a second vCPU while it runs
 	@hack/setup demo
 	@$(BIN)/python demo/run.py
 
-test: ## lint, then every test
+test: ## lint, then every test, in sessions side by side (tests/sessions.py)
 	@hack/setup test
 	@$(MAKE) lint
-	@$(PYTEST) $(TIERS:%=tests/%)
+	@$(BIN)/python -m tests.sessions
 
 test-unit: setup
 	@$(PYTEST) tests/unit

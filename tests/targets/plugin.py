@@ -1,6 +1,6 @@
 """The pytest side of the targets: which ones to run on, and one start of each per test run.
 
-    pytest tests/conformance --target real|oldest|embedded|cluster|all      (default: all)
+    pytest tests/conformance --target real|oldest|embedded|cluster      (may be repeated; default: all)
     pytest tests/conformance --kubeconfig PATH                 (any other; makes namespaces and a CRD there)
 
 `real` is a bare kube-apiserver of the newest Kubernetes, `oldest` one of the oldest that Hotvirt supports,
@@ -28,7 +28,8 @@ ELSEWHERE = "elsewhere"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("targets")
-    group.addoption("--target", choices=[*BARE, *WHOLE, "all"], default="all", help="which API to test")
+    which = "which API to test, and again for another"
+    group.addoption("--target", action="append", choices=[*BARE, *WHOLE], default=[], help=which)
     group.addoption("--kubeconfig", type=Path, help="test the Kubernetes API of this kubeconfig instead")
 
 
@@ -46,8 +47,8 @@ def chosen(metafunc: pytest.Metafunc) -> list[str]:
         fit = [*BARE, "embedded"]
     else:
         fit = ["real", "embedded"]
-    choice = metafunc.config.getoption("--target")
-    return fit if choice == "all" else [name for name in fit if name == choice] or [ELSEWHERE]
+    asked = metafunc.config.getoption("--target") or fit
+    return [name for name in fit if name in asked] or [ELSEWHERE]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import ctypes
 import json
+import random
 import signal
 import socket
 import ssl
@@ -23,6 +24,8 @@ import yaml
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 READY_WITHIN = 120.0
+FIXED_PORTS = range(20000, 30000)
+"""Below those of outgoing connections, one of which would sooner or later have a port that 0 chose."""
 LIBC = ctypes.CDLL(None)
 
 
@@ -113,18 +116,21 @@ def wait_until(true: Callable[[], bool], what: str, within: float = READY_WITHIN
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago; all held at once, so that they differ."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    """Ports that were free a moment ago, and that the kernel gives to nobody who asks for just any."""
+    free: list[int] = []
+    for port in random.sample(FIXED_PORTS, len(FIXED_PORTS)):
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            free.append(port)
+        if len(free) == count:
+            return free
+    raise RuntimeError(f"No {count} ports are free on this machine.")
 
 
-def die_with_parent() -> None:
-    """For preexec_fn: the process is killed when the one that started it ends, however that ends."""
+def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+    """For preexec_fn: the process is ended when the one that started it ends, however that ends."""
     pr_set_pdeathsig = 1
-    LIBC.prctl(pr_set_pdeathsig, signal.SIGKILL)
+    LIBC.prctl(pr_set_pdeathsig, by)
 
 
 def start_process(
