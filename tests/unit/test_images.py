@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,16 @@ def test_a_raw_disk_is_imported_sparse_and_read_only(store: ImageStore, tmp_path
     assert disk.read_bytes() == (tmp_path / "disk.img").read_bytes()
     assert image.format == "raw"
     assert [found.name for found in store.list()] == ["my/os:1"]
+
+
+def test_a_disk_comes_from_another_file_system(store: ImageStore) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        disk = raw_disk(Path(elsewhere) / "disk.img")
+        assert disk.stat().st_dev != store.folder.parent.stat().st_dev
+        store.import_image("my/os:1", disk)
+        rootfs = store.resolve("my/os:1")
+        assert rootfs is not None
+        assert (rootfs / "disk" / "disk.img").read_bytes() == disk.read_bytes()
 
 
 def test_a_qcow2_disk_keeps_its_format(store: ImageStore, tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
 """The local image store: what a containerDisk or kernelBoot image name means on this machine.
 
     images/<encoded name>/image.json      what it is, and which folder has its content
-    images/<encoded name>/rootfs-<id>/    the content as a Pod sees it: disk/<file>, or any files for
-    kernelBoot images/.changed                       touched after each change: whoever waits for an image
-    watches the folder
+    images/<encoded name>/rootfs-<id>/    the content as a Pod sees it: disk/<file>, or any files (kernelBoot)
+    images/.changed                       touched after each change: whoever waits for an image watches it
 
 An import is made aside, checked there (so that nobody can exchange the file after the check) and appears in
 one step. Several processes may use the store at a time.
@@ -289,7 +288,8 @@ def _copy_sparse(source: Path, target: Path) -> None:
             os.lseek(read.fileno(), start, os.SEEK_SET)
             os.lseek(write.fileno(), start, os.SEEK_SET)
             while start < end:
-                copied = os.copy_file_range(read.fileno(), write.fileno(), min(end - start, COPY_BLOCK * 64))
+                # Not copy_file_range: that one refuses to go from one file system to another.
+                copied = os.sendfile(write.fileno(), read.fileno(), None, min(end - start, COPY_BLOCK * 64))
                 if not copied:
                     raise ImageError(f"{source} became shorter while it was read.")
                 start += copied
