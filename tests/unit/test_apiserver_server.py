@@ -290,6 +290,47 @@ async def test_a_stopped_server_ends_its_watches(tmp_path: Path) -> None:
     await api.session.close()
 
 
+async def test_a_watch_does_not_go_on_from_what_a_power_cut_may_have_taken_back(tmp_path: Path) -> None:
+    api = Api(tmp_path)
+    await api.server.start(0)
+    made = await api.make(CONFIGMAPS, configmap("a"))
+    await api.server.stop()
+    await api.session.close()
+    api = Api(tmp_path)
+    await api.server.start(0)
+    await api.make(CONFIGMAPS, configmap("b"))
+    last = int(made["metadata"]["resourceVersion"])
+    said = {}
+    for version in (last, last + 1):
+        path = f"http://api{CONFIGMAPS}?watch=1&timeoutSeconds=1&resourceVersion={version}"
+        headers = {"Authorization": f"Bearer {api.token}"}
+        async with api.session.get(path, headers=headers) as watch:
+            said[version] = [json.loads(line) async for line in watch.content]
+    await api.session.close()
+    await api.server.stop()
+    assert [event["object"]["metadata"]["name"] for event in said[last]] == ["b"]
+    assert [event["object"]["code"] for event in said[last + 1]] == [410]
+
+
+async def test_who_waits_for_the_disk(api: Api) -> None:
+    store = api.server.store
+    waited = []
+    write = store.write
+
+    async def seen(*given: Any, durable: bool = True, **others: Any) -> Any:
+        waited.append(durable)
+        return await write(*given, durable=durable, **others)
+
+    store.write = seen  # type: ignore[method-assign]  # only looks at what is asked for
+    await api.make(CONFIGMAPS, configmap("a"))
+    for user in (names.CONTROLLER_USER, names.NODE_USER, names.API_USER):
+        api.token = api.pki.token_for(user, (names.MASTERS_GROUP,))
+        await api.ask(
+            "PATCH", f"{CONFIGMAPS}/a", {"data": {"by": user}}, Content_Type="application/merge-patch+json"
+        )
+    assert waited == [True, False, False, True]
+
+
 async def test_a_watch_whose_client_has_gone_is_forgotten(api: Api) -> None:
     headers = {"Authorization": f"Bearer {api.token}"}
     hub = api.server.api.hub

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -99,8 +100,35 @@ async def test_what_was_acknowledged_is_there_after_opening_again(tmp_path: Path
     assert again.revision == revision
     assert len(names(again)) == 199
     assert "n007" not in names(again)
-    assert (await put(again, "next")).rev == revision + 1
     await again.close()
+
+
+async def test_revisions_that_a_power_cut_may_have_taken_back_are_not_given_again(tmp_path: Path) -> None:
+    store = Store(tmp_path / "api.db")
+    store.start()
+    assert not store.lost
+    last = await put(store, "a")
+    await store.close()
+    again = Store(tmp_path / "api.db")
+    again.start()
+    assert last.rev not in again.lost and last.rev + 1 in again.lost
+    assert (await put(again, "next")).rev == again.lost[-1] + 1
+    await again.close()
+
+
+async def test_a_write_that_does_not_wait_for_the_disk_outlives_the_process(
+    store: Store, tmp_path: Path
+) -> None:
+    key = ("things", "ns", "quick")
+    async with store.lock(key):
+        await store.write(key, lambda revision: body(), durable=False)
+    left = tmp_path / "left"
+    left.mkdir()
+    for file in tmp_path.glob("api.db*"):  # as a process that is killed now leaves them
+        shutil.copy(file, left)
+    opened = Store(left / "api.db")
+    assert names(opened) == ["quick"]
+    await opened.close()
 
 
 async def test_writes_that_wait_together_are_committed_together(store: Store) -> None:

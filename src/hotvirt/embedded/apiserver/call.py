@@ -8,6 +8,8 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from hotvirt.api import names
+
 from .errors import (
     StatusError,
     bad_request,
@@ -22,6 +24,8 @@ from .store import Key
 NOT_FOUND_TEXT: Final = "404 page not found\n"
 JSON: Final = "application/json"
 SAFE: Final = frozenset(["get", "list", "watch"])
+NODES_GROUP: Final = "system:nodes"
+FOLLOWERS: Final = frozenset([names.CONTROLLER_USER, names.NODE_USER, "system:kube-scheduler"])
 
 
 class NoSuchPath(Exception):
@@ -53,6 +57,13 @@ class Call:
     @property
     def key(self) -> Key:
         return (self.kind.store_key, self.namespace, self.name)
+
+    @property
+    def durable(self) -> bool:
+        """Whether the answer to a write waits for the disk. What these write follows from what others wrote
+        and from the machines that run: after a power cut they write it again.
+        """
+        return self.user.name not in FOLLOWERS and NODES_GROUP not in self.user.groups
 
     @property
     def resource(self) -> str:

@@ -141,7 +141,8 @@ class Deleter:
                 new["metadata"].pop("deletionGracePeriodSeconds", None)
             if gone(kind, new):
                 if not options.get("dryRun"):
-                    new = await self._writer.remove(call.key, kind, new if strategy.graceful else old)
+                    last = new if strategy.graceful else old
+                    new = await self._writer.remove(call.key, kind, last, durable=call.durable)
                 if strategy.returns_deleted:
                     return new
                 return success(kind, call.name, old["metadata"]["uid"])
@@ -150,7 +151,7 @@ class Deleter:
             if counts and not old["metadata"].get("deletionTimestamp"):
                 new["metadata"]["generation"] += 1
             if new != old and not options.get("dryRun"):
-                new = await self._writer.put(call.key, kind, new)
+                new = await self._writer.put(call.key, kind, new, durable=call.durable)
             return new
 
     def _mark(self, new: Object, old: Object, grace: int) -> None:

@@ -225,7 +225,7 @@ class Reader:
             if initial == "true" and bookmarks:
                 watch.push(bookmark(call.kind, store.revision, initial_end=True))
             watch.revision = store.revision
-        elif version and version < store.compacted:
+        elif version and (version < store.compacted or version in store.lost):
             error = expired(f"too old resource version: {version} ({store.compacted})")
             watch.push(msgspec.json.encode({"type": "ERROR", "object": error.status()}) + b"\n")
             watch.close()

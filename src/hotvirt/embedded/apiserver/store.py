@@ -2,8 +2,11 @@
 
 Every write is one row of the log; the row number is the revision, which clients see as resourceVersion. A row
 names the row that it replaces. Reads never touch the disk: they see the image, which changes only after the
-commit, so nobody can read what a power cut could take back. One thread writes; what is waiting when it comes
-round is committed together.
+commit. One thread writes; what is waiting when it comes round is committed together.
+
+A durable write is on the disk before anybody sees it. The others are safe from the end of any process as soon
+as they are seen, and reach the disk a few milliseconds later: a power cut may take the last of them back, all
+from some revision on, and the next start never gives these revisions again.
 
 The last rows are kept for a while although they were replaced (the window): watches resume from them, and a
 list can be read as it was at an earlier revision.
@@ -25,23 +28,23 @@ from typing import Final
 
 import msgspec
 
+from .database import StoreError, Syncer, open_database, sync_commits
+
+__all__ = ["Change", "Entry", "Key", "OutOfSpace", "Store", "StoreError", "WriteFailed"]
+
 ADDED: Final = "ADDED"
 MODIFIED: Final = "MODIFIED"
 DELETED: Final = "DELETED"
 TYPES: Final = (ADDED, MODIFIED, DELETED)
 
-FORMAT: Final = 1
-APPLICATION_ID: Final = 0x48564150  # "HVAP"
 # Revisions start here, and all below are history that nobody can ask for: as on a cluster, 1 is too old.
 FIRST_REVISION: Final = 100
 GROUP_LIMIT: Final = 256
+# Left out at each start: more than can be seen of a store before it is on the disk.
+REVISIONS_LEFT_OUT: Final = 1000
 
 Key = tuple[str, str, str]
 """(group resource, namespace or "", name)"""
-
-
-class StoreError(Exception):
-    """The folder or file cannot be used; the message says what to do."""
 
 
 class OutOfSpace(Exception):
@@ -104,11 +107,12 @@ class Change:
 
 
 class _Write:
-    __slots__ = ("change", "done")
+    __slots__ = ("change", "done", "durable")
 
-    def __init__(self, change: Change, done: asyncio.Future[None]) -> None:
+    def __init__(self, change: Change, done: asyncio.Future[None], durable: bool) -> None:
         self.change = change
         self.done = done
+        self.durable = durable
 
 
 class _Collection:
@@ -153,9 +157,10 @@ class Store:
         self._queue: queue.SimpleQueue[list[_Write] | int | None] = queue.SimpleQueue()
         self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}
         self._thread: threading.Thread | None = None
+        self._syncer: Syncer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.commits = 0
-        self._db = self._open()
+        self._db = open_database(path, FIRST_REVISION)
         try:
             self._load()
         except BaseException:
@@ -163,65 +168,6 @@ class Store:
             raise
 
     # Opening ---------------------------------------------------------------------------------------------
-
-    def _open(self) -> sqlite3.Connection:
-        existed = self.path.exists() and self.path.stat().st_size > 0
-        try:
-            db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=1)
-        except sqlite3.Error as error:
-            raise StoreError(
-                f"Cannot open {self.path}: {error}. Check that the folder can be written."
-            ) from error
-        try:
-            # Nobody else may write: the image in memory would not know. It also saves the shared-memory file.
-            db.execute("PRAGMA locking_mode = EXCLUSIVE")
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
-            if existed:
-                self._check_format(db)
-            else:
-                self._create(db)
-        except sqlite3.OperationalError as error:
-            db.close()
-            if "locked" in str(error):
-                raise StoreError(f"{self.path} is in use by another process: stop that one first.") from error
-            raise StoreError(f"Cannot open {self.path}: {error}.") from error
-        except sqlite3.DatabaseError as error:
-            db.close()
-            raise StoreError(
-                f"{self.path} is not a Hotvirt database ({error}): use another folder."
-            ) from error
-        except BaseException:
-            db.close()
-            raise
-        return db
-
-    def _check_format(self, db: sqlite3.Connection) -> None:
-        (application,) = db.execute("PRAGMA application_id").fetchone()
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        if application == 0 and version == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
-            self._create(db)
-            return
-        if application != APPLICATION_ID:
-            raise StoreError(f"{self.path} is not a Hotvirt database: use another folder.")
-        if version != FORMAT:
-            raise StoreError(
-                f"{self.path} has format {version}, and this version of Hotvirt reads format {FORMAT}: "
-                "use the version that made it, or another folder."
-            )
-
-    def _create(self, db: sqlite3.Connection) -> None:
-        db.execute("BEGIN IMMEDIATE")
-        db.execute(
-            "CREATE TABLE log (rev INTEGER PRIMARY KEY, replaces INTEGER NOT NULL, type INTEGER NOT NULL,"
-            " resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, time REAL NOT NULL,"
-            " data BLOB NOT NULL)"
-        )
-        db.execute("CREATE TABLE meta (compacted INTEGER NOT NULL)")
-        db.execute("INSERT INTO meta VALUES (?)", (FIRST_REVISION,))
-        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        db.execute(f"PRAGMA user_version = {FORMAT}")
-        db.execute("COMMIT")
 
     def _load(self) -> None:
         (self.compacted,) = self._db.execute("SELECT compacted FROM meta").fetchone()
@@ -233,7 +179,10 @@ class Store:
         for rev, type_, resource, namespace, name, when, data in rows:
             entry = Entry((resource, namespace, name), rev, data)
             self._show(Change(TYPES[type_], self.get(entry.key), entry, when))
-        self._next = self.revision + 1
+        left_out = REVISIONS_LEFT_OUT if self.revision > FIRST_REVISION else 0
+        self.lost = range(self.revision + 1, self.revision + 1 + left_out)
+        """Revisions that somebody may have seen before a power cut, and that will never be."""
+        self._next = self.lost.stop
 
     # Reading ---------------------------------------------------------------------------------------------
 
@@ -290,6 +239,7 @@ class Store:
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._syncer = Syncer(self.path)
         self._thread = threading.Thread(target=self._write_groups, name="api-store", daemon=True)
         self._thread.start()
 
@@ -300,6 +250,8 @@ class Store:
             self._queue.put(None)
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
             self._thread = None
+        if self._syncer is not None:
+            self._syncer.close()
         self._db.close()
 
     @contextlib.asynccontextmanager
@@ -317,8 +269,10 @@ class Store:
             else:
                 self._locks[key] = (lock, users - 1)
 
-    async def write(self, key: Key, make: Callable[[int], bytes], *, delete: bool = False) -> Entry:
-        """Write `make(revision)`, durable when this returns. The caller holds the lock of the key."""
+    async def write(
+        self, key: Key, make: Callable[[int], bytes], *, delete: bool = False, durable: bool = True
+    ) -> Entry:
+        """Write `make(revision)`. The caller holds the lock of the key."""
         old = self.get(key)
         type_ = DELETED if delete else MODIFIED if old else ADDED
         rev = self._next
@@ -326,7 +280,7 @@ class Store:
         self._next += 1
         assert self._loop is not None, "start() the store first"
         done: asyncio.Future[None] = self._loop.create_future()
-        self._hand_over(_Write(Change(type_, old, entry, time.time()), done))
+        self._hand_over(_Write(Change(type_, old, entry, time.time()), done, durable))
         # The write happens even if the client goes away meanwhile: the lock must be held until then.
         try:
             await asyncio.shield(done)
@@ -393,7 +347,9 @@ class Store:
             )
             for write in group
         ]
+        durable = any(write.durable for write in group)
         try:
+            sync_commits(self._db, durable)
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
             self._db.execute("COMMIT")
@@ -403,6 +359,8 @@ class Store:
             full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
             return OutOfSpace(str(error)) if full else WriteFailed(str(error))
         self.commits += 1
+        if not durable and self._syncer is not None:
+            self._syncer.sync_soon()
         return None
 
     def _answer(self, group: list[_Write], error: BaseException | None) -> None:

@@ -177,7 +177,7 @@ class Subresources:
         """A change that only the server itself may make."""
         async with self._store.lock(call.key):
             obj = apply(self._stored(call))
-            return await self._writer.put(call.key, call.kind, obj)
+            return await self._writer.put(call.key, call.kind, obj, durable=call.durable)
 
     async def _evict(self, call: Call) -> Reply:
         sent = await self._read(call, _EVICTION, "Eviction")

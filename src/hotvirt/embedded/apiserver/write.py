@@ -35,7 +35,7 @@ from .errors import (
 )
 from .kinds import Kind
 from .objects import clone
-from .store import Entry, OutOfSpace, Store, WriteFailed
+from .store import Entry, Key, OutOfSpace, Store, WriteFailed
 from .strategies import Strategies
 from .validation import validate
 
@@ -101,7 +101,7 @@ class Writer:
                 raise already_exists(kind.group, kind.plural, name, deleting=deleting)
             if dry_run:
                 return obj
-            return await self.put(call.key, kind, obj)
+            return await self.put(call.key, kind, obj, durable=call.durable)
 
     def _match_namespace(self, call: Call, metadata: Object) -> None:
         given = metadata.get("namespace") or ""
@@ -260,8 +260,8 @@ class Writer:
             if dry_run:
                 return new
             if gone(kind, new):
-                return await self.remove(call.key, kind, new)
-            return await self.put(call.key, kind, new)
+                return await self.remove(call.key, kind, new, durable=call.durable)
+            return await self.put(call.key, kind, new, durable=call.durable)
         finally:
             strategy.settled(new)
 
@@ -324,14 +324,14 @@ class Writer:
 
     # The store -------------------------------------------------------------------------------------------
 
-    async def put(self, key: tuple[str, str, str], kind: Kind, obj: Object) -> Object:
-        return await self._write(key, kind, obj, delete=False)
+    async def put(self, key: Key, kind: Kind, obj: Object, *, durable: bool = True) -> Object:
+        return await self._write(key, kind, obj, delete=False, durable=durable)
 
-    async def remove(self, key: tuple[str, str, str], kind: Kind, obj: Object) -> Object:
+    async def remove(self, key: Key, kind: Kind, obj: Object, *, durable: bool = True) -> Object:
         """Take the object away; what is returned is its last state."""
-        return await self._write(key, kind, obj, delete=True)
+        return await self._write(key, kind, obj, delete=True, durable=durable)
 
-    async def _write(self, key: tuple[str, str, str], kind: Kind, obj: Object, *, delete: bool) -> Object:
+    async def _write(self, key: Key, kind: Kind, obj: Object, *, delete: bool, durable: bool) -> Object:
         def make(revision: int) -> bytes:
             obj["metadata"]["resourceVersion"] = str(revision)
             stored = to_stored(kind, obj)
@@ -344,7 +344,7 @@ class Writer:
             return msgspec.json.encode(head | stored)
 
         try:
-            await self._store.write(key, make, delete=delete)
+            await self._store.write(key, make, delete=delete, durable=durable)
         except OutOfSpace:
             raise out_of_space() from None
         except WriteFailed as error:
