@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hotvirt.api import names
-from hotvirt.api.resources import PODS, VMIS, VMS
+from hotvirt.api.kubevirt import VirtualMachineInstance
+from hotvirt.api.resources import LEASES, PODS, VMIS, VMS
+from hotvirt.kube.informer import Informer
 from tests.faults.resizing import edit, machine, rests
 from tests.kube import Kube, Object, in_phase
 from tests.scenarios.guests import RATIO, Guest
 
-from .on_cluster import OnCluster
+from .on_cluster import HOTVIRTS, LEASE, OnCluster
 from .simulated import CountingDriver, put_there, simulated_node
+from .told import told
 
 TOGETHER = 50
 BEFORE_THE_KILL = 10
 MANY = 120.0
 MORE = "768Mi"
-
+MOST = 8
+"""Sockets that the real guests can have."""
 
 AT_A_TIME = asyncio.Semaphore(8)
 """Hotvirt's webhooks answer within seconds also on a machine that is busy with everything else here."""
@@ -56,11 +62,41 @@ async def running(kube: Kube, count: int) -> AsyncIterator[list[str]]:
             await kube.gone(VMIS, name, MANY)
 
 
-async def done(kube: Kube, machines: list[str]) -> int:
-    """How many of them have their second socket."""
-    listed = (await kube.admin.list(VMIS, kube.namespace)).items
-    sizes = {each["metadata"]["name"]: each["status"]["currentCPUTopology"]["sockets"] for each in listed}
-    return sum(sizes[name] == 2 for name in machines)
+class Followed:
+    """The machines of a namespace by a watch: how many have got where they were sent."""
+
+    def __init__(self, kube: Kube, wanted: dict[str, int]) -> None:
+        self._wanted = wanted
+        self._done: set[str] = set()
+        self._more = asyncio.Event()
+        self._vmis = Informer(kube.admin, VMIS, VirtualMachineInstance, namespace=kube.namespace)
+        self._vmis.add_handler(self._seen)
+
+    def _seen(self, _old: VirtualMachineInstance | None, vmi: VirtualMachineInstance | None) -> None:
+        has = vmi.status.current_cpu_topology if vmi else None
+        if vmi and has and self._wanted.get(vmi.metadata.name) == has.sockets:
+            self._done.add(vmi.metadata.name)
+            self._more.set()
+
+    @property
+    def done(self) -> int:
+        return len(self._done)
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(MANY):
+            while self.done < count:
+                self._more.clear()
+                await self._more.wait()
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[Followed]:
+        following = asyncio.create_task(self._vmis.run())
+        try:
+            await self._vmis.synced()
+            yield self
+        finally:
+            following.cancel()
+            await asyncio.wait([following])
 
 
 async def plugged(guest: Guest) -> int:
@@ -71,6 +107,13 @@ async def launchers(kube: Kube) -> dict[str, Object]:
     label, value = names.LABEL_LAUNCHER
     listed = await kube.admin.list(PODS, kube.namespace, label_selector=f"{label}={value}")
     return {each["metadata"]["name"]: each for each in listed.items}
+
+
+async def kill_leader(kube: Kube, replicas: dict[str, list[int]]) -> None:
+    """At once: who leads is one question to the API, and its processes are known."""
+    lease = await Kube(kube.admin, HOTVIRTS).get(LEASES, LEASE)
+    for pid in replicas[lease["spec"]["holderIdentity"]]:
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.asyncio(loop_scope="session")
@@ -94,24 +137,34 @@ class Many:
     @staticmethod
     async def resize_all(place: OnCluster, real: list[Guest], small: list[str]) -> None:
         kube = real[0].kube
+        had = {guest.name: await plugged(guest) for guest in real}
         # The Guaranteed one has a cpu of its owner's choice, which stays: its Pod changes for memory only.
         sizes = {
-            guest.name: (guest.sockets + 2, MORE if guest.name == RATIO else guest.memory) for guest in real
+            guest.name: (min(MOST, had[guest.name] + 2), MORE if guest.name == RATIO else guest.memory)
+            for guest in real
         }
-        had = {guest.name: await plugged(guest) for guest in real}
         wanted = sizes | dict.fromkeys(small, (2, "1Gi"))
-        await in_turn(*(edit(kube, name, *size) for name, size in wanted.items()))
-        async with asyncio.timeout(MANY):
-            while await done(kube, small) < BEFORE_THE_KILL:
-                pass
-        await asyncio.to_thread(place.kill_controllers)
-        assert await done(kube, small) < len(small), "the leader was killed too late"
-        for name in small:
-            await rests(kube, name, 2, "1Gi", MANY)
-        for guest in real:
-            await guest.becomes(*sizes[guest.name])
-            # Those that were parked came back, and of the others each was plugged once.
-            assert await plugged(guest) == max(had[guest.name], sizes[guest.name][0])
+        replicas = await asyncio.to_thread(place.replicas)
+        async with AsyncExitStack() as stack:
+            told_to = {
+                guest.name: await stack.enter_async_context(told(place, await guest.pod())) for guest in real
+            }
+            sockets = {name: size[0] for name, size in wanted.items()}
+            followed = await stack.enter_async_context(Followed(kube, sockets).watched())
+            await in_turn(*(edit(kube, name, *size) for name, size in wanted.items()))
+            await followed.until(BEFORE_THE_KILL)
+            await kill_leader(kube, replicas)
+            assert followed.done < TOGETHER, "the leader was killed too late"
+            for name in small:
+                await rests(kube, name, 2, "1Gi", MANY)
+            for guest in real:
+                await guest.becomes(*sizes[guest.name])
+        new = {name: size[0] - had[name] for name, size in sizes.items()}
+        assert sum(new.values()) > 2, f"too few of them got a vCPU that was not there: {new}"
+        for name, each in told_to.items():
+            added = each.devices()
+            assert not [command for command in added if command.refused]
+            assert len(added) == len({command.arguments["id"] for command in added}) == new[name]
 
     @staticmethod
     def asked_once(place: OnCluster, kube: Kube, pods: set[str], since: float) -> None:

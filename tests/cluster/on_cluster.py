@@ -82,12 +82,20 @@ class OnCluster(Place):
         (agent,) = self.get("pods", "-n", HOTVIRTS, "-l", "app.kubernetes.io/name=hotvirt-node")["items"]
         self._kill(agent, b"hotvirt-node")
 
+    def replicas(self) -> dict[str, list[int]]:
+        """The processes of each replica of the controller, by its Pod: who has them kills without delay."""
+        pods = self.get("pods", "-n", HOTVIRTS, "-l", "app.kubernetes.io/name=hotvirt-controller")["items"]
+        return {pod["metadata"]["name"]: self._processes(pod, b"hotvirt-controller") for pod in pods}
+
     def _kill(self, pod: Object, program: bytes) -> None:
+        for pid in self._processes(pod, program):
+            os.kill(pid, signal.SIGKILL)
+
+    def _processes(self, pod: Object, program: bytes) -> list[int]:
         uid = pod["metadata"]["uid"]
         found = [pid for pid, command in processes() if program in command and self.is_in(pid, uid)]
         assert found, f"no {program!r} runs in {pod['metadata']['name']}"
-        for pid in found:
-            os.kill(pid, signal.SIGKILL)
+        return found
 
     def is_in(self, pid: int, pod_uid: str) -> bool:
         try:
