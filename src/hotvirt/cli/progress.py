@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from hotvirt.api.quantity import Quantity
+from hotvirt.plan.stages import WELL
 
 from .failures import DEFERRED, FAILED, INFEASIBLE, NO_QUOTA, RESTART_REQUIRED
 
@@ -23,8 +24,6 @@ ENDS: Final[dict[str, tuple[Result, int]]] = {
     "QOSClass": ("failed", FAILED),
 }
 """What nobody but the user, or time, can change: waiting ends there. Other reasons are only told."""
-QUIET = frozenset({"PodResize", "PodResizeInProgress", "GuestPending"})
-"""Stages of every change, which the figures show anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ class Progress:
         reason, message = condition.get("reason", ""), condition.get("message", "")
         if int(condition.get("observedGeneration") or 0) < int(vmi["metadata"].get("generation") or 0):
             return news
-        if reason not in QUIET and reason not in part.told:
+        if reason not in WELL and reason not in part.told:
             part.told.add(reason)
             news.append(("waits", message))
         if reason in ENDS and self.outcome is None:

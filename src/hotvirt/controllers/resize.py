@@ -32,6 +32,7 @@ from hotvirt.plan.change import CONDITIONS, View
 from hotvirt.plan.memory import guest_memory
 from hotvirt.plan.podresize import Cause, Refusal, Size, Step, Verdict
 from hotvirt.plan.runstrategy import RUNNING
+from hotvirt.plan.stages import WELL
 from hotvirt.plan.topology import topology
 
 from .caches import Caches
@@ -287,7 +288,7 @@ class PodResizer:
         well = True
         for kind in sight.pending:
             reason, message = change.explain(kind, sight.seen, verdict, old.hotvirt.obstacles, sight.gate)
-            well = well and reason in change.WELL
+            well = well and reason in WELL
             conditions = set_condition(conditions, self._condition(sight, kind, reason, message))
         if well and begun is not None and begun.started_at and len(conditions) == len(old.conditions):
             left = parse_time(begun.started_at) + QUIET - self._clock()

@@ -21,6 +21,7 @@ from hotvirt.plan.config import ClusterConfig
 from hotvirt.plan.memory import ALIGNMENT, guest_memory, overhead
 from hotvirt.plan.podresize import Size, Step, Verdict, size_of, target_size
 from hotvirt.plan.resources import pod_resources
+from hotvirt.plan.stages import WELL
 from hotvirt.plan.topology import topology
 
 CPU_RESOURCE: Final = "cpu"
@@ -29,8 +30,6 @@ HOT_VCPU_CHANGE: Final = "HotVCPUChange"
 HOT_MEMORY_CHANGE: Final = "HotMemoryChange"
 HOT_RESOURCES_CHANGE: Final = "HotResourcesChange"
 CONDITIONS: Final = (HOT_VCPU_CHANGE, HOT_MEMORY_CHANGE, HOT_RESOURCES_CHANGE)
-WELL: Final = frozenset({"PodResize", "PodResizeInProgress", "GuestPending"})
-"""The reasons of a change that goes on."""
 _CONDITION_OF: Final = {CPU_RESOURCE: HOT_VCPU_CHANGE, MEMORY_RESOURCE: HOT_MEMORY_CHANGE}
 
 
