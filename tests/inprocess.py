@@ -23,6 +23,7 @@ from hotvirt.kube.client import Client
 from hotvirt.kube.config import ClientConfig
 from hotvirt.kube.errors import AlreadyExists, Conflict, NotFound
 from hotvirt.kube.events import Recorder
+from hotvirt.plan.platform import EMBEDDED, Platform
 from tests.kube import WITHIN, Kube, Object, in_phase
 
 NODE = "node-1"
@@ -94,14 +95,14 @@ async def running(manager: Manager) -> AsyncIterator[Manager]:
 
 
 @asynccontextmanager
-async def controlled(folder: Path) -> AsyncIterator[tuple[Cluster, HandNode]]:
+async def controlled(folder: Path, platform: Platform = EMBEDDED) -> AsyncIterator[tuple[Cluster, HandNode]]:
     """The API with Hotvirt's controllers, and a node to be moved by hand."""
     async with api(folder) as cluster:
         client = cluster.client(names.CONTROLLER_USER)
         recorder = Recorder(client, "hotvirt-controller")
         node = HandNode(cluster)
         await node.register()
-        async with running(Manager(client, recorder)):
+        async with running(Manager(client, recorder, platform=platform)):
             yield cluster, node
         await recorder.close()
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
-from hotvirt.api.resources import NODES
+from hotvirt.api import names
+from hotvirt.api.resources import LEASES, NODES
+from hotvirt.cluster.heartbeat import Heartbeat
 from hotvirt.embedded.images import ImageStore
 from hotvirt.embedded.node.machine import node_object
 from hotvirt.embedded.node.node import EmbeddedNode
@@ -62,23 +65,46 @@ class CountingDriver(InstantDriver):
 
 @asynccontextmanager
 async def simulated_node(folder: Path, connect: Callable[[], Client]) -> AsyncIterator[CountingDriver]:
+    async with bare_node(folder, connect), agent_there(folder, connect) as driver:
+        yield driver
+
+
+@asynccontextmanager
+async def bare_node(folder: Path, connect: Callable[[], Client]) -> AsyncIterator[None]:
+    """Without an agent: Pods run there, and nobody starts the machines in them."""
+    async with connect() as kubelet:
+        node = EmbeddedNode(kubelet, NODE, folder, SIZE, ImageStore(folder / "images"), runtime="instant")
+        await kubelet.create(NODES, node_object(NODE) | {"spec": {"taints": [TAINT]}})
+        try:
+            async with at_work(node.run()):
+                async with asyncio.timeout(READY_WITHIN):
+                    await node.ready.wait()
+                yield
+        finally:
+            await kubelet.delete(NODES, NODE)
+
+
+@asynccontextmanager
+async def agent_there(folder: Path, connect: Callable[[], Client]) -> AsyncIterator[CountingDriver]:
     driver = CountingDriver()
     async with AsyncExitStack() as stack:
-        kubelet, agents = [await stack.enter_async_context(connect()) for _ in range(2)]
-        recorder = Recorder(agents, "hotvirt-node", NODE)
+        client = await stack.enter_async_context(connect())
+        recorder = Recorder(client, "hotvirt-node", NODE)
         stack.push_async_callback(recorder.close)
-        node = EmbeddedNode(kubelet, NODE, folder, SIZE, ImageStore(folder / "images"), runtime="instant")
-        agent = NodeAgent(agents, NODE, folder, {driver.name: driver}, recorder)
-        await kubelet.create(NODES, node_object(NODE) | {"spec": {"taints": [TAINT]}})
-        tasks = [asyncio.create_task(part.run()) for part in (node, agent)]
-        try:
-            async with asyncio.timeout(READY_WITHIN):
-                await node.ready.wait()
+        agent = NodeAgent(client, NODE, folder, {driver.name: driver}, recorder)
+        stack.push_async_callback(client.delete, LEASES, names.NODE_LEASE.format(node=NODE), names.NAMESPACE)
+        async with at_work(agent.run(), Heartbeat(client, NODE, dict).run()):
             yield driver
-            for task in tasks:
-                assert not task.done(), task
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            await kubelet.delete(NODES, NODE)
+
+
+@asynccontextmanager
+async def at_work(*parts: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        yield
+        for task in tasks:
+            assert not task.done(), task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

@@ -50,6 +50,7 @@ class ControllerSettings:
                 launcher_image=image,
                 image_volumes=given.flag("HOTVIRT_IMAGE_VOLUMES", False),
                 kvm_resource=names.KVM_RESOURCE,
+                agent_leases=True,
             ),
             kubevirt=given.mapping("HOTVIRT_KUBEVIRT_SPEC"),
             certificates=given.one_of("HOTVIRT_CERTIFICATES", (OWN, GIVEN)),

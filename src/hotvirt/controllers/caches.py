@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 from hotvirt.api import names
 from hotvirt.api.cdi import DataVolume
-from hotvirt.api.core import LimitRange, Node, PersistentVolumeClaim, Pod, ResourceQuota
+from hotvirt.api.core import Lease, LimitRange, Node, PersistentVolumeClaim, Pod, ResourceQuota
 from hotvirt.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VMISpec
 from hotvirt.api.resources import (
     DATAVOLUMES,
     KUBEVIRTS,
+    LEASES,
     LIMITRANGES,
     NODES,
     PODS,
@@ -30,7 +31,7 @@ SELECTOR = "=".join(names.LABEL_LAUNCHER)
 
 
 class Caches:
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, agent_leases: bool = False) -> None:
         self._informers = Informers(client)
         of = self._informers.of
         self.vms: Informer[VirtualMachine] = of(
@@ -62,6 +63,9 @@ class Caches:
         self.quotas: Informer[ResourceQuota] = of(RESOURCEQUOTAS, ResourceQuota)
         self.limit_ranges: Informer[LimitRange] = of(LIMITRANGES, LimitRange)
         self.kubevirts: Informer[KubeVirt] = of(KUBEVIRTS, KubeVirt)
+        self.leases: Informer[Lease] | None = (
+            of(LEASES, Lease, namespace=names.NAMESPACE) if agent_leases else None
+        )
         self._config: ClusterConfig | None = None
         self.kubevirts.add_handler(self._forget_config)
 
@@ -79,7 +83,7 @@ class Caches:
         """That which it owns, before one that only has the label, which anybody who makes Pods can write."""
         pods = self.pods.by_index(OF_VMI, vmi.metadata.uid)
         here = [pod for pod in pods if pod.metadata.namespace == vmi.metadata.namespace]
-        return next((pod for pod in here if _owns(vmi, pod)), here[0] if here else None)
+        return next((pod for pod in here if owns(vmi, pod)), here[0] if here else None)
 
     def users_of_claim(self, namespace: str, name: str) -> Iterable[Key]:
         """VMIs (and, as they have the same names, VMs) that use this claim or DataVolume."""
@@ -94,7 +98,7 @@ class Caches:
         await self._informers.synced()
 
 
-def _owns(vmi: VirtualMachineInstance, pod: Pod) -> bool:
+def owns(vmi: VirtualMachineInstance, pod: Pod) -> bool:
     owner = pod.metadata.controller_of()
     return owner is not None and owner.uid == vmi.metadata.uid
 

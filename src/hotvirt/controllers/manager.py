@@ -17,7 +17,8 @@ from hotvirt.kube.events import Recorder
 from hotvirt.kube.informer import Key
 from hotvirt.plan.platform import EMBEDDED, Platform
 
-from .caches import Caches
+from .agents import Agents
+from .caches import ON_NODE, Caches
 from .kubevirt import KubeVirtReconciler
 from .vm import VmReconciler, mirror_delay
 from .vmi import VmiReconciler
@@ -27,9 +28,10 @@ class Manager:
     def __init__(
         self, client: Client, recorder: Recorder, *, platform: Platform = EMBEDDED, workers: int = 32
     ) -> None:
-        self.caches = Caches(client)
+        self.caches = Caches(client, agent_leases=platform.agent_leases)
         caches = self.caches
-        self._vmi_reconciler = VmiReconciler(client, caches, recorder, platform)
+        self._agents = Agents(caches.leases, self._agent_changed) if caches.leases is not None else None
+        self._vmi_reconciler = VmiReconciler(client, caches, recorder, platform, self._agents)
 
         self.vm = Controller("vm", VmReconciler(client, caches, recorder).reconcile, workers=workers)
         self.vm.watch(caches.vms, _own_key)
@@ -50,10 +52,14 @@ class Manager:
 
         self.kubevirt = Controller("kubevirt", KubeVirtReconciler(client, caches).reconcile, workers=1)
         self.kubevirt.watch(caches.kubevirts, _own_key)
+        self.controllers: tuple[Controller, ...] = (self.vm, self.vmi, self.kubevirt)
 
-    @property
-    def controllers(self) -> tuple[Controller, ...]:
-        return self.vm, self.vmi, self.kubevirt
+        if self._agents is not None and caches.leases is not None:
+            following = Controller("agents", self._agents.reconcile, workers=1)
+            following.watch(caches.leases, _own_key)
+            # Only to wait for: before the Leases are known, every agent would seem to be missing.
+            self.vmi.watch(caches.leases, lambda _: ())
+            self.controllers += (following,)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -64,6 +70,10 @@ class Manager:
 
     async def synced(self) -> None:
         await self.caches.synced()
+
+    def _agent_changed(self, node: str) -> None:
+        for vmi in self.caches.vmis.by_index(ON_NODE, node):
+            self.vmi.queue.add(vmi.metadata.key)
 
     def _users(self, obj: DataVolume | PersistentVolumeClaim) -> Iterable[Key]:
         return self.caches.users_of_claim(*obj.metadata.key)

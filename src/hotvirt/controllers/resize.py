@@ -35,6 +35,7 @@ from hotvirt.plan.runstrategy import RUNNING
 from hotvirt.plan.stages import WELL
 from hotvirt.plan.topology import topology
 
+from .agents import Agents, tell_if_missing
 from .caches import Caches
 from .worlds import Worlds
 from .writes import write_status
@@ -88,11 +89,18 @@ class _Sight:
 
 class PodResizer:
     def __init__(
-        self, client: Client, caches: Caches, recorder: Recorder, *, clock: Callable[[], float] = time.time
+        self,
+        client: Client,
+        caches: Caches,
+        recorder: Recorder,
+        agents: Agents | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
         self._caches = caches
         self._recorder = recorder
+        self._agents = agents
         self._clock = clock
         self._refused: dict[str, _Refused] = {}
         self._resized: dict[Key, tuple[str, int]] = {}
@@ -286,8 +294,11 @@ class PodResizer:
             each for each in old.conditions if each.type not in CONDITIONS or each.type in sight.pending
         ]
         well = True
+        no_agent = self._agents.problem(sight.pod.spec.node_name) if self._agents is not None else None
         for kind in sight.pending:
-            reason, message = change.explain(kind, sight.seen, verdict, old.hotvirt.obstacles, sight.gate)
+            reason, message = change.explain(
+                kind, sight.seen, verdict, old.hotvirt.obstacles, sight.gate, no_agent
+            )
             well = well and reason in WELL
             conditions = set_condition(conditions, self._condition(sight, kind, reason, message))
         if well and begun is not None and begun.started_at and len(conditions) == len(old.conditions):
@@ -295,9 +306,9 @@ class PodResizer:
             if left > 0:
                 return vmi, left
         new = msgspec.structs.replace(old, conditions=tuple(conditions))
-        return await write_status(self._client, self._caches.vmis, vmi, old, new), self._next_try(
-            vmi, verdict
-        )
+        vmi = await write_status(self._client, self._caches.vmis, vmi, old, new)
+        tell_if_missing(self._recorder, vmi, old, *CONDITIONS)
+        return vmi, self._next_try(vmi, verdict)
 
     def _next_try(self, vmi: VirtualMachineInstance, verdict: Verdict) -> float | None:
         """Seconds until a refused size is worth another look although nothing tells of it."""

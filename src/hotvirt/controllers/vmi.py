@@ -22,6 +22,7 @@ from hotvirt.kube.errors import AlreadyExists, ApiError, Forbidden, Invalid, Not
 from hotvirt.kube.events import Recorder
 from hotvirt.kube.informer import Key
 from hotvirt.plan import instance
+from hotvirt.plan.agents import waits_for_agent
 from hotvirt.plan.change import CONDITIONS
 from hotvirt.plan.instance import BEFORE_HANDOVER, FAILED_CREATE, Problem, VolumesView
 from hotvirt.plan.machine import MachineError
@@ -30,8 +31,9 @@ from hotvirt.plan.pod import UNPAUSED_GATE, launcher_pod, pod_grace_period, pod_
 from hotvirt.plan.resources import demanded_limits
 from hotvirt.plan.revision import revision_name
 from hotvirt.plan.runstrategy import FINAL_PHASES, PENDING, RUNNING, SCHEDULED, SUCCEEDED
-from hotvirt.plan.status import PAUSED
+from hotvirt.plan.status import PAUSED, SYNCHRONIZED
 
+from .agents import Agents, tell_if_missing
 from .caches import Caches
 from .resize import PodResizer
 from .writes import add_finalizer, remove_finalizer, write, write_status
@@ -42,13 +44,19 @@ RETRY_CREATE: Final = 10.0
 
 class VmiReconciler:
     def __init__(
-        self, client: Client, caches: Caches, recorder: Recorder, platform: Platform = EMBEDDED
+        self,
+        client: Client,
+        caches: Caches,
+        recorder: Recorder,
+        platform: Platform = EMBEDDED,
+        agents: Agents | None = None,
     ) -> None:
         self._client = client
         self._caches = caches
         self._recorder = recorder
         self._platform = platform
-        self.resizer = PodResizer(client, caches, recorder)
+        self._agents = agents
+        self.resizer = PodResizer(client, caches, recorder, agents)
 
     async def reconcile(self, key: Key) -> float | None:
         vmi = self._caches.vmis.get(*key)
@@ -153,7 +161,11 @@ class VmiReconciler:
             vmi = await self._label(vmi, pod)
         old = vmi.status
         new = instance.with_phase(old, phase, now())
-        before_pod = pod is None and phase == PENDING
+        problem = problem or (
+            volumes.missing if pod is None and phase == PENDING else instance.pod_problem(pod)
+        )
+        if problem is None and pod is not None and self._agents is not None and waits_for_agent(phase, old):
+            problem = self._agents.problem(pod.spec.node_name)
         new = msgspec.structs.replace(
             new,
             conditions=tuple(
@@ -162,7 +174,7 @@ class VmiReconciler:
                     phase=phase,
                     pod=pod,
                     volumes=volumes,
-                    problem=problem or (volumes.missing if before_pod else instance.pod_problem(pod)),
+                    problem=problem,
                 )
             ),
             volume_status=instance.volume_status(vmi, claims),
@@ -175,6 +187,7 @@ class VmiReconciler:
             left = tuple(each for each in new.conditions if each.type not in CONDITIONS)
             new = msgspec.structs.replace(new, conditions=left)
         vmi = await write_status(self._client, self._caches.vmis, vmi, old, new)
+        tell_if_missing(self._recorder, vmi, old, SYNCHRONIZED)
         if phase in FINAL_PHASES and old.phase not in FINAL_PHASES:
             self._tell_the_end(vmi, pod)
         if handed_over and pod is not None:

@@ -18,6 +18,7 @@ from hotvirt.api.conditions import find
 from hotvirt.api.kubevirt import CPU, GuestSize, Memory, Obstacle, VirtualMachineInstance, VMISpec
 from hotvirt.api.quantity import Quantity
 from hotvirt.plan.config import ClusterConfig
+from hotvirt.plan.instance import Problem
 from hotvirt.plan.memory import ALIGNMENT, guest_memory, overhead
 from hotvirt.plan.podresize import Size, Step, Verdict, size_of, target_size
 from hotvirt.plan.resources import pod_resources
@@ -234,9 +235,14 @@ def goes_well(vmi: VirtualMachineInstance) -> bool:
 
 
 def explain(
-    kind: str, seen: View, verdict: Verdict, obstacles: tuple[Obstacle, ...], gate: bool
+    kind: str,
+    seen: View,
+    verdict: Verdict,
+    obstacles: tuple[Obstacle, ...],
+    gate: bool,
+    no_agent: Problem | None = None,
 ) -> tuple[str, str]:
-    """Reason and message of a condition that stands."""
+    """Reason and message of a condition that stands. `no_agent`: nobody is there to change the guest."""
     if not gate:
         return "FeatureGateOff", "the feature gate InPlaceHotplug is off; nothing is changed until it is on."
     if kind == HOT_RESOURCES_CHANGE:
@@ -246,6 +252,8 @@ def explain(
     if seen.granted.of(resource) < wanted:
         return _stage(verdict)
     if seen.current.of(resource) != wanted or seen.claimed.of(resource) != wanted:
+        if no_agent is not None:
+            return no_agent.reason, no_agent.message
         for obstacle in obstacles:
             if obstacle.resource == resource:
                 return obstacle.reason, obstacle.message

@@ -16,6 +16,8 @@ class Platform:
     """Whether a Pod can mount an image as a volume; else init containers copy out of it."""
     kvm_resource: str = ""
     """What a Pod asks the node for to get /dev/kvm; empty where it is there anyway or never."""
+    agent_leases: bool = False
+    """Whether every node has an agent of its own, which says by a Lease that it lives."""
 
 
 EMBEDDED: Final = Platform()
