@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+# For kube-apiserver, etcd, kubelet, kubectl: a third of what they compute is to collect their garbage.
+os.environ.setdefault("GOGC", "400")
 pytest_plugins = ["tests.targets.plugin", "tests.cluster.fixtures", "tests.scenarios.fixtures"]
 pytest.register_assert_rewrite("tests.scenarios", "tests.faults.resizing", "tests.kube")
 

@@ -16,20 +16,33 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import BinaryIO
 
 from tests.targets.target import CHECKOUT, die_with_parent
 
 AT_ONCE = 3
-ELSEWHERE = ("--target=real", "--target=oldest", "--target=embedded")
-"""Everywhere but on the cluster, which one session has for itself."""
+NO_CLUSTER = ("--target=real", "--target=oldest", "--target=embedded")
 SESSIONS: dict[str, tuple[str, ...]] = {
     "cluster": ("tests/cluster", "tests/conformance", "tests/kubectl", "--target=cluster"),
     "one machine": ("tests/embedded",),
-    "faults": ("tests/faults", "tests/guest"),
-    "quick": ("tests/unit", "tests/conformance", "tests/kubectl", *ELSEWHERE),
+    "resizes": (
+        "tests/embedded/test_resize.py",
+        "tests/embedded/test_resize_crash.py",
+        "tests/embedded/test_scenarios.py",
+        "tests/embedded/test_up_crash.py",
+    ),
+    "faults": ("tests/faults",),
+    "control plane": (
+        "tests/cluster/test_certificates.py",
+        "tests/cluster/test_install.py",
+        "tests/cluster/test_leading.py",
+        "tests/cluster/test_processes.py",
+    ),
+    "quick": ("tests/guest", "tests/unit", "tests/conformance", "tests/kubectl", *NO_CLUSTER),
 }
-"""The longest first: a session starts when one before it has ended."""
+"""What is in each. A file that one names is not in the folder that another names. The longest come first: the
+next one starts when one of those before it has ended."""
 
 
 class Session:
@@ -126,10 +139,18 @@ async def run_all(commands: Mapping[str, Sequence[str]], screen: BinaryIO, at_on
     return 0 if all(session.code == 0 for session in sessions) else 1
 
 
+def arguments(name: str) -> list[str]:
+    """Those of this session for pytest."""
+    words = SESSIONS[name]
+    elsewhere = [word for other in SESSIONS.values() if other is not words for word in other]
+    files = [word for word in elsewhere if word.endswith(".py")]
+    return [*words, *(f"--ignore={file}" for file in files if str(PurePath(file).parent) in words)]
+
+
 def commands(options: Sequence[str]) -> dict[str, list[str]]:
     colour = ["--color=yes"] if sys.stdout.isatty() and "NO_COLOR" not in os.environ else []
     pytest = [sys.executable, "-m", "pytest", *colour, *options]
-    return {name: [*pytest, *words] for name, words in SESSIONS.items()}
+    return {name: [*pytest, *arguments(name)] for name in SESSIONS}
 
 
 if __name__ == "__main__":

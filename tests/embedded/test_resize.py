@@ -34,11 +34,13 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1800
 NAME = "busy"
 BOOT, SLOW = 240.0, 400.0
 TIMES = int(os.environ.get("HOTVIRT_SOAK", "0")) // 10 or 3
-# The guest works: a CPU, the page cache and its own files. Not without a pause: under emulation, on two
-# cores, it would only be waited for.
+# The guest works until it is told to rest: a CPU, the page cache and its own files. Not without a pause: under
+# emulation, on two cores, it would only be waited for.
 USER_DATA = r"""#!/bin/sh
 (while :; do nice head -c 3000000 /dev/urandom; sleep 0.2; done >/dev/null) &
+works=$!
 (while :; do dd if=/dev/zero of=/tmp/fill bs=1M count=150; cat /dev/vda; sleep 2; done >/dev/null 2>&1) &
+works="$works $!"
 page() { # NAME COMMANDS: a page that has them done
     printf '#!/bin/sh\n%s\n' "$2" >/www/cgi-bin/$1
     cat >>/www/cgi-bin/$1 <<'END'
@@ -46,6 +48,7 @@ printf 'Content-Type: application/json\r\n\r\n{"done": true}'
 END
     chmod 755 /www/cgi-bin/$1
 }
+page rest "kill $works"
 page no-agent 'rm -f /dev/virtio-ports/org.qemu.guest_agent.0; killall qemu-ga'
 page stubborn 'echo offline >/sys/devices/system/memory/auto_online_blocks; mount -o remount,ro /sys'
 page willing 'mount -o remount,rw /sys'
@@ -150,6 +153,7 @@ async def test_down_and_up_under_load(guest: Guest):
         await guest.becomes(1, "3Gi")
         await edit(guest.cluster, NAME, 4, "1Gi")
         await guest.becomes(4, "1Gi")
+    await guest.ask("rest")  # nobody else needs it busy
 
 
 async def test_a_guest_that_never_brings_anything_online(guest: Guest):
@@ -215,6 +219,7 @@ async def test_a_guest_that_never_had_an_agent(world: Machines, tmp_path: Path):
 async def test_below_the_size_at_boot_with_min_guest(world: Machines, tmp_path: Path):
     wanted = manifest("small", 1, "2Gi", annotations={"hotvirt.io/min-guest": "512Mi"})
     guest = await start(world, wanted, tmp_path)
+    await guest.ask("rest")
     await rests(world.cluster, "small", 1, "2Gi", SLOW)
     await edit(world.cluster, "small", guest="512Mi")
     vmi = await rests(world.cluster, "small", 1, "512Mi", SLOW)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.sessions import CHECKOUT, SESSIONS, run_all
+from tests.sessions import CHECKOUT, SESSIONS, arguments, run_all
 from tests.targets.plugin import BARE, WHOLE
 from tests.targets.target import wait_until
 
-SPLIT_BY_TARGET = {"tests/conformance", "tests/kubectl"}
+SPLIT_BY_TARGET = ("tests/conformance/", "tests/kubectl/")
 SAYS = "import sys; print(sys.argv[1]); sys.exit(int(sys.argv[2]))"
 WAITS = """
 import signal, sys
@@ -39,21 +39,42 @@ def says(text: str, code: int) -> list[str]:
     return [sys.executable, "-c", SAYS, text, str(code)]
 
 
-def targets_of(words: tuple[str, ...]) -> list[str]:
-    return [word.removeprefix("--target=") for word in words if word.startswith("--target=")]
+def files_of(words: list[str]) -> list[str]:
+    """The test files that pytest finds with these arguments."""
+    ignored = {word.removeprefix("--ignore=") for word in words if word.startswith("--ignore=")}
+    places = [CHECKOUT / word for word in words if not word.startswith("--")]
+    found = [file for place in places for file in ([place] if place.is_file() else place.rglob("test_*.py"))]
+    return [name for file in found if (name := str(file.relative_to(CHECKOUT))) not in ignored]
 
 
-def test_every_folder_of_tests_is_in_one_session() -> None:
-    named = Counter(word for words in SESSIONS.values() for word in words if not word.startswith("-"))
-    folders = {str(path.parent.relative_to(CHECKOUT)) for path in (CHECKOUT / "tests").rglob("test_*.py")}
-    assert set(named) == folders
-    assert {folder for folder, times in named.items() if times > 1} == SPLIT_BY_TARGET
+def targets_of(words: list[str]) -> list[str]:
+    asked = [word.removeprefix("--target=") for word in words if word.startswith("--target=")]
+    return asked or [*BARE, *WHOLE]
 
 
-@pytest.mark.parametrize("folder", sorted(SPLIT_BY_TARGET))
-def test_a_folder_in_several_sessions_is_split_by_target(folder: str) -> None:
-    targets = [target for words in SESSIONS.values() if folder in words for target in targets_of(words)]
-    assert sorted(targets) == sorted([*BARE, *WHOLE])
+def test_every_file_runs_in_one_session_or_is_split_by_target() -> None:
+    asked: dict[str, list[str]] = {}
+    for name in SESSIONS:
+        words = arguments(name)
+        for file in files_of(words):
+            asked.setdefault(file, []).extend(
+                targets_of(words) if file.startswith(SPLIT_BY_TARGET) else ["whatever it asks for"]
+            )
+    assert set(asked) == {str(path.relative_to(CHECKOUT)) for path in (CHECKOUT / "tests").rglob("test_*.py")}
+    for file, targets in asked.items():
+        every = [*BARE, *WHOLE] if file.startswith(SPLIT_BY_TARGET) else ["whatever it asks for"]
+        assert sorted(targets) == sorted(every), file
+
+
+def test_who_asks_for_a_target_elsewhere_is_not_cut_by_a_session() -> None:
+    """`--target` also counts for tests outside of the folders that are split by it."""
+    for name in SESSIONS:
+        words = arguments(name)
+        if len(targets_of(words)) == len([*BARE, *WHOLE]):
+            continue
+        for file in files_of(words):
+            if not file.startswith(SPLIT_BY_TARGET):
+                assert not re.search(r"\btarget: Target\b", (CHECKOUT / file).read_text()), file
 
 
 async def test_the_output_is_that_of_one_after_another() -> None:
