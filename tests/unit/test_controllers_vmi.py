@@ -1,11 +1,15 @@
 """The VMI reconciler against the real API: the Pod, the phases, what goes wrong, the end."""
 
+import logging
+
 import pytest
 import pytest_asyncio
 
-from hotvirt.api import names
-from hotvirt.api.resources import KUBEVIRTS, PODS, PVCS, VMIS, VMS
+from hotvirt.api import codec, names
+from hotvirt.api.kubevirt import VirtualMachineInstance
+from hotvirt.api.resources import KUBEVIRTS, NAMESPACES, PODS, PVCS, VMIS, VMS
 from hotvirt.kube.errors import Conflict, NotFound
+from hotvirt.plan.pod import pod_name
 from tests.inprocess import NODE, controlled, quick_folder, vm_manifest
 from tests.kube import condition, in_phase, shows
 
@@ -119,6 +123,41 @@ async def test_a_missing_claim_is_waited_for(world):
     assert condition(vmi, "Synchronized") is None
     volumes = {each["name"]: each for each in vmi["status"]["volumeStatus"]}
     assert volumes["data"]["persistentVolumeClaimInfo"]["claimName"] == "data"
+
+
+async def test_a_foreign_pod_of_its_name_is_not_taken(world):
+    cluster, _ = world
+    claimed = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+    await cluster.create(VMIS, vmi_manifest("one", volumes=[claimed | {"name": "system"}]))
+    vmi = await cluster.until(VMIS, "one", lambda each: condition(each, "Synchronized"))
+    name = pod_name(codec.convert(vmi, VirtualMachineInstance))
+    container = {"name": "compute", "image": f"{names.LAUNCHER_IMAGE}:other"}
+    await cluster.create(PODS, {"metadata": {"name": name}, "spec": {"containers": [container]}})
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    await cluster.create(PVCS, {"metadata": {"name": "data"}, "spec": claim})
+    vmi = await cluster.until(
+        VMIS, "one", lambda each: (condition(each, "Synchronized") or {}).get("reason") == "FailedCreate"
+    )
+    assert f"a Pod named {name} exists" in condition(vmi, "Synchronized")["message"]
+    assert "activePods" not in vmi["status"]
+
+
+async def test_in_a_namespace_that_ends_nothing_is_tried_again(world, caplog):
+    cluster, node = world
+    ending = cluster.namespace
+    await cluster.create(VMS, vm_manifest("late", "Halted"))
+    await cluster.until(VMS, "late", shows("Stopped"))
+    with caplog.at_level(logging.DEBUG, "hotvirt"):
+        await cluster.admin.delete(NAMESPACES, ending)
+        await cluster.patch(VMS, "late", {"spec": {"runStrategy": "Always"}})
+        # A VM that comes later is done when the late one has been looked at, and would have been again.
+        await cluster.fresh_namespace()
+        await cluster.create(VMS, vm_manifest("next"))
+        await node.boot("next")
+        await cluster.until(VMS, "next", shows("Running"))
+    said = [each for each in caplog.records if f"{ending}/late" in each.getMessage()]
+    assert ["goes with its namespace" in each.getMessage() for each in said] == [True]
+    assert {each.levelno for each in said} == {logging.DEBUG}
 
 
 async def test_what_no_machine_can_be_built_of_is_said(world):

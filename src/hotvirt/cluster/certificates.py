@@ -14,6 +14,7 @@ import binascii
 import logging
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -174,16 +175,18 @@ class Keeper:
         self._controller = Controller("certificates", self._sync, workers=1)
         for informer in (self._config_map, *self._others):
             self._controller.watch(informer, lambda _: [WORK])
-        if self._secret is not None:
-            self._controller.watch(self._secret, lambda _: [WORK])
 
     async def run(self) -> None:
-        """Until cancelled. The Secret's own informer is run by whoever made the source."""
-        async with asyncio.TaskGroup() as tasks:
-            for informer in (self._config_map, *self._others):
-                tasks.create_task(informer.run())
-            self._controller.queue.add(WORK)
-            tasks.create_task(self._controller.run())
+        """Until cancelled. The Secret's informer is run by whoever made the source, and outlives us."""
+        with ExitStack() as stack:
+            if self._secret is not None:
+                await self._secret.synced()
+                stack.callback(self._secret.add_handler(lambda _old, _new: self._controller.queue.add(WORK)))
+            async with asyncio.TaskGroup() as tasks:
+                for informer in (self._config_map, *self._others):
+                    tasks.create_task(informer.run())
+                self._controller.queue.add(WORK)
+                tasks.create_task(self._controller.run())
 
     async def _sync(self, _key: Key) -> float | None:
         if self._secret is None:

@@ -68,6 +68,8 @@ class Starter:
         except AlreadyExists:
             return None
         except (Forbidden, Invalid, BadRequest, NotFound) as error:
+            if error.namespace_ends:
+                raise
             why = NO_CDI if isinstance(error, NotFound) else error.message
             message = f"Error creating DataVolume {metadata['name']}: {why}"
             self._recorder.event(vm, "Warning", "FailedDataVolumeCreate", message)
@@ -89,6 +91,8 @@ class Starter:
         except AlreadyExists:
             return None
         except (Forbidden, Invalid, BadRequest) as error:
+            if error.namespace_ends:
+                raise
             message = f"Error creating virtual machine instance: {error.message}"
             self._recorder.event(vm, "Warning", FAILED_CREATE, message)
             return Problem(FAILED_CREATE, message)

@@ -34,12 +34,14 @@ from hotvirt.plan.runstrategy import FINAL_PHASES, PENDING, RUNNING, SCHEDULED, 
 from hotvirt.plan.status import PAUSED, SYNCHRONIZED
 
 from .agents import Agents, tell_if_missing
-from .caches import Caches
+from .caches import Caches, owns
 from .resize import PodResizer
 from .writes import add_finalizer, remove_finalizer, write, write_status
 
 RETRY_CREATE: Final = 10.0
 """Seconds until a Pod that the API refused is tried again: that it is allowed now has no event."""
+
+FOREIGN: Final = "a Pod named {pod} exists and does not belong to this VMI: delete that Pod."
 
 
 class VmiReconciler:
@@ -93,9 +95,10 @@ class VmiReconciler:
     async def _look_for_pod(self, vmi: VirtualMachineInstance) -> Pod | None:
         """Ask the API itself: that a Pod is not in the cache yet is no proof that it has gone."""
         try:
-            return await self._client.get(PODS, pod_name(vmi), vmi.metadata.namespace, cls=Pod)
+            found = await self._client.get(PODS, pod_name(vmi), vmi.metadata.namespace, cls=Pod)
         except NotFound:
             return None
+        return found if owns(vmi, found) else None
 
     # Making the Pod
 
@@ -111,8 +114,11 @@ class VmiReconciler:
         try:
             pod = await self._client.create(PODS, wanted, vmi.metadata.namespace, cls=Pod)
         except AlreadyExists:
-            return await self._look_for_pod(vmi), None
+            found = await self._look_for_pod(vmi)
+            return found, None if found else self._failed_to_make(vmi, FOREIGN.format(pod=pod_name(vmi)))
         except (Forbidden, Invalid) as error:
+            if error.namespace_ends:
+                raise
             return None, self._failed_to_make(vmi, error.message)
         self._recorder.event(
             vmi, "Normal", "SuccessfulCreate", f"Created virtual machine pod {pod.metadata.name}"

@@ -89,6 +89,10 @@ class Controller:
             log.debug("%s: %s/%s changed meanwhile: %s", self.name, *key, conflict)
             self._retry(key, "conflict")
         except ApiError as error:
+            if error.namespace_ends:
+                log.debug("%s: %s/%s goes with its namespace: %s", self.name, *key, error)
+                self.queue.forget(key)  # its own end brings us back
+                return
             level = logging.WARNING if self.queue.failures(key) >= LOUD_AFTER else logging.INFO
             log.log(level, "%s: %s/%s will be tried again: %s", self.name, *key, error)
             self._retry(key, "error")

@@ -22,6 +22,12 @@ class ApiError(Exception):
         seconds = self.details.get("retryAfterSeconds")
         return float(seconds) if seconds else None
 
+    @property
+    def namespace_ends(self) -> bool:
+        """Refused because the namespace is being deleted: what is in it goes, and trying again is no use."""
+        causes = self.details.get("causes") or ()
+        return any(each.get("reason") == "NamespaceTerminating" for each in causes)
+
     def status(self) -> dict[str, Any]:
         """The Status object that says this."""
         body: dict[str, Any] = {

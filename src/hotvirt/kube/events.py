@@ -123,8 +123,12 @@ class Recorder:
             try:
                 await self._send_with_patience(event)
             except ApiError as error:
-                log.warning(
-                    "an event could not be written: %s %s: %s", event["reason"], event["message"], error
+                log.log(
+                    logging.DEBUG if error.namespace_ends else logging.WARNING,
+                    "an event could not be written: %s %s: %s",
+                    event["reason"],
+                    event["message"],
+                    error,
                 )
             finally:
                 self._queue.task_done()

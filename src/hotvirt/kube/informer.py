@@ -161,11 +161,15 @@ class Informer(Generic[T]):
                 for value in function(self._view(entry)):
                     self._index[name].setdefault(value, set()).add(key)
 
-    def add_handler(self, handler: Handler[T]) -> None:
-        """Call `handler(old, new)` for every change, and now for what is already there. Must not block."""
+    def add_handler(self, handler: Handler[T]) -> Callable[[], None]:
+        """Call `handler(old, new)` for every change, and now for what is already there. Must not block.
+
+        The answer ends it: for whoever lives shorter than the informer.
+        """
         self._handlers.append(handler)
         for entry in list(self._entries.values()):
             self._call(handler, None, self._view(entry))
+        return lambda: self._handlers.remove(handler) if handler in self._handlers else None
 
     def _view(self, entry: _Entry[T]) -> T:
         if entry.view is None:
@@ -316,7 +320,7 @@ class Informer(Generic[T]):
             return
         old_view = None if old is None else self._view(old)
         new_view = None if new is None else self._view(new)
-        for handler in self._handlers:
+        for handler in list(self._handlers):
             self._call(handler, old_view, new_view)
 
     def _call(self, handler: Handler[T], old: T | None, new: T | None) -> None:

@@ -156,7 +156,10 @@ def load_pair(certificate: bytes, key: bytes) -> Pair:
     loaded = serialization.load_pem_private_key(key, None)
     if not isinstance(loaded, ec.EllipticCurvePrivateKey):
         raise ValueError("the key is not one of an elliptic curve")
-    return Pair(x509.load_pem_x509_certificate(certificate), loaded)
+    first = x509.load_pem_x509_certificate(certificate)
+    if first.public_key() != loaded.public_key():
+        raise ValueError("the key is not that of the certificate")
+    return Pair(first, loaded)
 
 
 def dns_names(certificate: Certificate) -> set[str]:

@@ -52,6 +52,7 @@ async def hand_over(
     record = read_record(folder)
     connection = await sockets.connect(folder, LAUNCHER_SOCKET)
     descriptors: list[int] = []
+    given: Given | None = None
     try:
         _, uid = sockets.peer(connection)
         owner = os.stat(LAUNCHER_SOCKET, dir_fd=folder, follow_symlinks=False).st_uid
@@ -64,6 +65,10 @@ async def hand_over(
         # A few hundred bytes into an empty socket: it cannot block.
         socket.send_fds(connection, [message], descriptors)
         return given
+    except BaseException:
+        if given is not None and given.dhcp is not None:
+            given.dhcp.close()
+        raise
     finally:
         connection.close()
         for descriptor in descriptors:
@@ -91,7 +96,11 @@ async def _network_for(
             os.close(namespace)
     descriptors.append(made.tap)
     if accel == "kvm" and os.access("/dev/vhost-net", os.R_OK | os.W_OK):
-        descriptors.append(os.open("/dev/vhost-net", os.O_RDWR | os.O_CLOEXEC))
+        try:
+            descriptors.append(os.open("/dev/vhost-net", os.O_RDWR | os.O_CLOEXEC))
+        except OSError as error:
+            made.dhcp.close()
+            raise HandoverError(f"/dev/vhost-net cannot be opened: {error.strerror}") from error
     return Given(accel, {"kind": "tap"}, made.dhcp, lease_for(machine, record, made.mtu))
 
 
