@@ -192,7 +192,7 @@ async def test_a_reboot_boots_anew_with_all_vcpus(guest: Launched, way: str) -> 
 def test_stop_presses_the_power_button_and_everything_ends(guest: Launched) -> None:
     guest.until_console_says("login:")
     assert guest.stop() == 0
-    assert guest.logger.wait(timeout=10) == 0
+    assert guest.logger.wait(timeout=PATIENCE) == 0
     assert "Power down" in guest.console_text()
 
 
@@ -209,11 +209,11 @@ async def test_a_guest_without_an_agent_ends_in_a_true_status(tmp_path: Path) ->
             seen = await running.observe()
             assert (seen.plugged, seen.guest, seen.agent_connected) == (2, None, False)
             launched.compute.kill()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 await running.closed.wait()
             with pytest.raises(MachineGone):
                 await running.observe()
-        assert await asyncio.to_thread(launched.logger.wait, 10) == 0
+        assert await asyncio.to_thread(launched.logger.wait, PATIENCE) == 0
     finally:
         launched.kill()
 
@@ -253,11 +253,13 @@ def test_a_machine_that_cannot_start_says_why_in_both_logs(tmp_path: Path) -> No
     missing = Disk(name="system", source=Source(kind="containerDisk", volume="system"))
     launched = Launched(tmp_path, machine(disks=(missing,)))
     try:
-        assert launched.compute.wait(timeout=20) == 1
+        assert launched.compute.wait(timeout=PATIENCE) == 1
         assert "exactly one file in disk/" in launched.launcher_log.read_text()
-        assert launched.logger.wait(timeout=20) == 0
+        assert launched.logger.wait(timeout=PATIENCE) == 0
         until(
-            lambda: "exactly one file in disk/" in launched.console_text(), "the reason in the console log", 5
+            lambda: "exactly one file in disk/" in launched.console_text(),
+            "the reason in the console log",
+            PATIENCE,
         )
     finally:
         launched.kill()

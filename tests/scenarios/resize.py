@@ -14,7 +14,7 @@ from .guests import SLOW, Guest, configure
 from .place import Place
 
 TOGETHER = 0.1
-TRIES = 10
+TRIES = 30
 
 
 def sockets(number: int) -> Object:
