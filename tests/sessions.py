@@ -126,6 +126,8 @@ async def run_all(commands: Mapping[str, Sequence[str]], screen: BinaryIO, at_on
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, end, number)
+    names = ", ".join(session.name for session in sessions)
+    screen.write(f"tests: {names}: {at_once} at a time, shown one after the other\n".encode())
     tasks = [asyncio.create_task(in_turn(session)) for session in sessions]
     for session, task in zip(sessions, tasks, strict=True):
         session.show(screen)
