@@ -25,7 +25,7 @@ from typing import Any
 
 import uvloop
 
-from bench.resize import HOTVIRT, NAMESPACE, OUT, percentile, vm
+from bench.resize import HOTVIRT, NAMESPACE, OUT, end_with_all_it_started, percentile, vm
 from hotvirt.api.quantity import Quantity
 from hotvirt.api.resources import PODS, VMIS, VMS
 from hotvirt.hypervisor.driver import RunningMachine
@@ -296,8 +296,8 @@ def measure(state: Path, rounds: int, turns: int, new: tuple[int, int]) -> dict[
     disk = subprocess.run([sys.executable, str(GUEST_BUILD)], stdout=subprocess.PIPE, text=True, check=True)
     hotvirt = Hotvirt(state)
     bench = Bench(hotvirt)
-    hotvirt.up()
     try:
+        hotvirt.up()
         hotvirt.run("image", "import", "hotvirt/demo-guest:latest", disk.stdout.splitlines()[-1])
         if rounds:
             bench.parked(rounds, turns)
@@ -323,7 +323,9 @@ def main() -> None:
     rounds, turns, new = (given.rounds, 5, (given.new, given.new_batches))
     if given.quick:
         rounds, turns, new = (1, 2, (1, 1))
-    with tempfile.TemporaryDirectory(prefix="hotvirt-bench-") as folder:
+    end_with_all_it_started()
+    where = os.environ.get("HOTVIRT_BENCH_DIR")
+    with tempfile.TemporaryDirectory(prefix="hotvirt-bench-", dir=where) as folder:
         found = measure(Path(folder) / "state", rounds, turns, new)
     OUT.mkdir(exist_ok=True)
     machine = {"python": platform.python_version(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}

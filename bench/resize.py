@@ -13,12 +13,14 @@ import asyncio
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -32,6 +34,7 @@ HOTVIRT = Path(sys.executable).parent / "hotvirt"
 NAMESPACE = "default"
 AT_A_TIME = 64
 PATIENCE = 1800.0
+T = TypeVar("T")
 
 
 def vm(name: str) -> dict[str, Any]:
@@ -65,10 +68,13 @@ class Watched:
         return self._waits.setdefault((name, sockets), asyncio.get_running_loop().create_future())
 
     async def run(self) -> None:
-        listed = await self._client.list(VMIS, NAMESPACE)
-        async for event in self._client.watch(VMIS, NAMESPACE, resource_version=listed.resource_version):
-            if event.type == "MODIFIED":
-                self._look(event.object)
+        while True:  # a watch ends after some minutes
+            listed = await self._client.list(VMIS, NAMESPACE)
+            for vmi in listed.items:
+                self._look(vmi)
+            async for event in self._client.watch(VMIS, NAMESPACE, resource_version=listed.resource_version):
+                if event.type == "MODIFIED":
+                    self._look(event.object)
 
     def _look(self, vmi: dict[str, Any]) -> None:
         status = vmi.get("status", {})
@@ -80,31 +86,47 @@ class Watched:
             wait.set_result(time.perf_counter())
 
 
+async def for_each(what: str, names: list[str], one: Callable[[str], Awaitable[T]]) -> list[T]:
+    """So many at a time, and how far it is now and then."""
+    turns = asyncio.Semaphore(AT_A_TIME)
+
+    async def in_turn(name: str) -> T:
+        async with turns:
+            return await one(name)
+
+    works = [asyncio.create_task(in_turn(name)) for name in names]
+    left: set[asyncio.Task[T]] = set(works)
+    while left:
+        _, left = await asyncio.wait(left, timeout=10.0)
+        print(f"{what}: {len(works) - len(left)} of {len(works)}", file=sys.stderr)
+    return [work.result() for work in works]
+
+
 async def resize_all(client: Client, watched: Watched, names: list[str], sockets: int) -> list[float]:
     """Every machine once; the seconds that each took."""
     change = {"spec": {"template": {"spec": {"domain": {"cpu": {"sockets": sockets}}}}}}
-    turns = asyncio.Semaphore(AT_A_TIME)
 
     async def one(name: str) -> float:
-        async with turns:
-            done = watched.reaches(name, sockets)
-            begun = time.perf_counter()
-            await client.patch(VMS, name, change, NAMESPACE)
-            return await done - begun
+        done = watched.reaches(name, sockets)
+        begun = time.perf_counter()
+        await client.patch(VMS, name, change, NAMESPACE)
+        return await done - begun
 
-    return await asyncio.gather(*(one(name) for name in names))
+    return await for_each(f"{sockets} sockets", names, one)
 
 
 async def boot_all(client: Client, watched: Watched, names: list[str]) -> None:
-    turns = asyncio.Semaphore(AT_A_TIME)
-
     async def one(name: str) -> None:
-        async with turns:
-            done = watched.reaches(name, 1)
-            await client.create(VMS, vm(name), NAMESPACE)
-            await done
+        done = watched.reaches(name, 1)
+        await client.create(VMS, vm(name), NAMESPACE)
+        await done
 
-    await asyncio.gather(*(one(name) for name in names))
+    await for_each("boots", names, one)
+
+
+def end_with_all_it_started() -> None:
+    """A bench that is told to end (`timeout` does it) leaves nothing running."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before it was done"))
 
 
 def used(pid: int) -> tuple[float, int]:
@@ -155,6 +177,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer machines, to see that it works")
     arguments = parser.parse_args()
     count = 50 if arguments.quick else arguments.vms
+    end_with_all_it_started()
     with tempfile.TemporaryDirectory(dir=os.environ.get("HOTVIRT_BENCH_DIR")) as folder:
         state = Path(folder) / "state"
         hotvirt = [str(HOTVIRT)]
