@@ -23,7 +23,7 @@ LATEST = {"controllers": 10, "agent": 6}
 BOOT, SLOW = 240.0, 300.0
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1800 + 60 * KILLS)
 async def test_killed_at_some_places(demo_disk: Path):
     chance = random.Random(SEED)
     limits = {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi", "cpu": "8"}}
