@@ -29,15 +29,15 @@ from tests.kube import Object, condition
 
 from .tiny_os import make_disk
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1800)]
+TIMES = int(os.environ.get("HOTVIRT_SOAK", "0")) // 10 or 3
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1800 + 60 * TIMES)]
 
 NAME = "busy"
 BOOT, SLOW = 240.0, 400.0
-TIMES = int(os.environ.get("HOTVIRT_SOAK", "0")) // 10 or 3
 # The guest works until it is told to rest: a CPU, the page cache and its own files. Not without a pause: under
 # emulation, on two cores, it would only be waited for.
 USER_DATA = r"""#!/bin/sh
-(while :; do nice head -c 3000000 /dev/urandom; sleep 0.2; done >/dev/null) &
+(while :; do nice head -c 3000000 /dev/urandom; sleep 0.5; done >/dev/null) &
 works=$!
 (while :; do dd if=/dev/zero of=/tmp/fill bs=1M count=150; cat /dev/vda; sleep 2; done >/dev/null 2>&1) &
 works="$works $!"
