@@ -1,8 +1,9 @@
 """VMs created at once on a real kube-apiserver: how soon their Pods exist, and what the controllers need.
 
 An etcd and a kube-apiserver of their own, the controllers in one process, no node: the clock runs from the
-first VM to the last Pod. CPU and memory are those of the controllers' process. Run it with `make bench`. The
-table goes to the terminal, everything to `bench/out/create.json`.
+first VM to the last Pod. CPU and memory are those of the controllers' process; beside them stand the CPU of
+the others (they share the machine) and the requests that the API server counted. Run it with `make bench`.
+The table goes to the terminal, everything to `bench/out/create.json`.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import asyncio
 import json
 import os
 import platform
+import re
 import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import uvloop
 from tests.targets import real
 
@@ -38,6 +42,11 @@ AT_A_TIME = 64
 PATIENCE = 600.0
 WARM = 20
 """VMs before the measured ones: code and connections of both sides are warm then."""
+REQUEST_TOTAL = re.compile(r"^apiserver_request_total\{(.*)\} (\S+)$", re.MULTILINE)
+QUIET_SECONDS = 3
+IDLE = 0.03
+"""Seconds of CPU in one second, below which the controllers are at rest."""
+LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 async def controllers(kubeconfig: Path) -> None:
@@ -52,6 +61,16 @@ async def controllers(kubeconfig: Path) -> None:
         await work
 
 
+class Name(msgspec.Struct):
+    name: str = ""
+
+
+class Named(msgspec.Struct):
+    """All that the load looks at: it should cost little beside what is measured."""
+
+    metadata: Name
+
+
 class Pods:
     """Counts the launcher Pods as they come, by one watch."""
 
@@ -62,14 +81,15 @@ class Pods:
 
     async def run(self) -> None:
         while True:  # a watch ends after some minutes
-            listed = await self._client.list(PODS, NAMESPACE)
+            listed = await self._client.list(PODS, NAMESPACE, cls=Named)
             self._see(*listed.items)
-            async for event in self._client.watch(PODS, NAMESPACE, resource_version=listed.resource_version):
+            version = listed.resource_version
+            async for event in self._client.watch(PODS, NAMESPACE, resource_version=version, cls=Named):
                 if event.type == "ADDED":
                     self._see(event.object)
 
-    def _see(self, *pods: dict[str, Any]) -> None:
-        self.seen |= {pod["metadata"]["name"] for pod in pods}
+    def _see(self, *pods: Named) -> None:
+        self.seen |= {pod.metadata.name for pod in pods}
         self._more.set()
 
     async def reach(self, count: int) -> None:
@@ -78,12 +98,67 @@ class Pods:
             await self._more.wait()
 
 
+async def rest(pid: int) -> None:
+    """Until a process does nothing any more. That has no event, so it is asked every second."""
+    quiet = 0
+    while quiet < QUIET_SECONDS:
+        before = cpu_seconds(pid)
+        await asyncio.sleep(1.0)
+        quiet = quiet + 1 if cpu_seconds(pid) - before < IDLE else 0
+
+
+class Work:
+    """What everybody on the machine did for the VMs: CPU by process, requests by verb and resource."""
+
+    def __init__(self, client: Client, controller: int) -> None:
+        self._client = client
+        self._processes = {"load": os.getpid(), "controllers": controller, **servers()}
+
+    async def begin(self) -> None:
+        self._requests = await self._counted()
+        self._cpu = self._used()
+
+    async def each(self, count: int) -> dict[str, dict[str, float]]:
+        used, requests = self.cpu(count), await self._counted()
+        return {
+            "cpu_ms": used,
+            "requests": {
+                name: number / count for name, number in sorted((requests - self._requests).items())
+            },
+        }
+
+    def cpu(self, count: int) -> dict[str, float]:
+        """Milliseconds for each VM so far, by process."""
+        return {name: (used - self._cpu[name]) / count * 1000 for name, used in self._used().items()}
+
+    def _used(self) -> dict[str, float]:
+        return {name: cpu_seconds(pid) for name, pid in self._processes.items()}
+
+    async def _counted(self) -> Counter[str]:
+        """Of the namespaced kinds: what else the API server does for itself is not about VMs."""
+        text = await self._client.request("GET", "/metrics", cls=bytes)
+        found: Counter[str] = Counter()
+        for labels, number in REQUEST_TOTAL.findall(text.decode()):
+            label = dict(LABEL.findall(labels))
+            if label["scope"] in ("resource", "namespace") and label["resource"] != "leases":
+                what = "/".join(filter(None, (label["resource"], label["subresource"])))
+                found[f"{label['verb']} {what} {label['code']}"] += int(float(number))
+        return found
+
+
+def servers() -> dict[str, int]:
+    """Name and number of what this process started: etcd and the API server."""
+    started = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    names_of = {Path(f"/proc/{pid}/comm").read_text().strip(): int(pid) for pid in started}
+    return {name: pid for name, pid in names_of.items() if name in real.PROGRAMS}
+
+
 async def create_all(client: Client, numbers: range) -> None:
     turns = asyncio.Semaphore(AT_A_TIME)
 
     async def one(number: int) -> None:
         async with turns:
-            await client.create(VMS, vm(f"vm-{number}"), NAMESPACE)
+            await client.create(VMS, vm(f"vm-{number}"), NAMESPACE, cls=bytes)
 
     await asyncio.gather(*(one(number) for number in numbers))
 
@@ -101,15 +176,23 @@ async def measure(kubeconfig: Path, count: int) -> dict[str, Any]:
             watch = asyncio.create_task(pods.run())
             await create_all(client, range(WARM))
             await pods.reach(WARM)
-            cpu, resident = cpu_seconds(controller.pid), rss_mib(controller.pid)
+            await rest(controller.pid)
+            work = Work(client, controller.pid)
+            await work.begin()
+            resident = rss_mib(controller.pid)
             begun = time.perf_counter()
             await asyncio.gather(create_all(client, range(WARM, WARM + count)), pods.reach(WARM + count))
             took = time.perf_counter() - begun
-            await asyncio.sleep(2.0)  # what is written behind the Pods counts too, and nothing tells its end
+            until_pods = work.cpu(count)
+            await rest(controller.pid)  # what is written behind the Pods counts too
+            told = time.perf_counter() - begun - QUIET_SECONDS
+            each = await work.each(count)
             found = {
                 "vms": count,
                 "vms_per_second": count / took,
-                "cpu_ms_each": (cpu_seconds(controller.pid) - cpu) / count * 1000,
+                "cpu_ms_each": each["cpu_ms"]["controllers"],
+                "each": each | {"cpu_ms_until_pods": until_pods},
+                "seconds_until_all_is_told": told,
                 "resident_mb_each": (rss_mib(controller.pid) - resident) * 1.048576 / count,
                 "resident_mib": rss_mib(controller.pid),
             }
@@ -145,6 +228,11 @@ def main() -> int:
         f"{count} VMs at once: {found['vms_per_second']:.0f} VMs/s until their Pods exist   "
         f"CPU {found['cpu_ms_each']:.1f} ms each   memory {found['resident_mb_each']:.3f} MB each"
     )
+    for name, used in found["each"]["cpu_ms"].items():
+        before = found["each"]["cpu_ms_until_pods"][name]
+        print(f"  {name:16} {before:5.1f} ms CPU a VM until the Pods exist, {used:5.1f} ms in all")
+    for request, number in found["each"]["requests"].items():
+        print(f"  {number:6.3f} {request}")
     return 0
 
 

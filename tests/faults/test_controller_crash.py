@@ -1,6 +1,7 @@
 """Controllers or the node agent killed after any single API write: the end is that of a run without faults.
 
-The path: a VM is made and boots, gets a second vCPU while it runs, is restarted, and is deleted.
+The path: a VM is made and boots, gets a second vCPU while it runs, is restarted, and is deleted. Beside it, a
+VM that its owner deletes while it is being started.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hotvirt.api import names
 from hotvirt.api.resources import CONTROLLERREVISIONS, PODS, VMIS, VMS
 from tests.faults.machines import Machines, machines
 from tests.inprocess import vm_manifest
@@ -153,3 +155,35 @@ async def test_killed_after_every_single_write(in_memory, victim):
             # Two writers that meet write once more or less: the last numbers may not be reached.
             assert killed.was_killed or number > count - 5, (number, count)
             assert found == expected, f"killed after write {number}: {killed.writes[-1]}"
+
+
+def has_finalizer(vm: Object) -> bool:
+    return names.FINALIZER_VM in vm["metadata"].get("finalizers", ())
+
+
+STEPS_OF_A_START = (
+    (VMS, lambda _: True),
+    (VMIS, lambda _: True),
+    (VMS, has_finalizer),
+    (VMIS, lambda vmi: vmi.get("status", {}).get("phase")),
+    (VMS, lambda vm: vm.get("status", {}).get("printableStatus")),
+)
+
+
+@pytest.mark.parametrize("step", range(len(STEPS_OF_A_START)))
+async def test_a_vm_deleted_at_any_step_of_its_start_leaves_nothing(in_memory, step):
+    resource, reached = STEPS_OF_A_START[step]
+    async with machines(in_memory) as world, world.alive("controllers"):
+        cluster = world.cluster
+        await cluster.create(VMS, vm_manifest("one"))
+        await cluster.until(resource, "one", reached)
+        await cluster.admin.delete(VMS, "one", cluster.namespace)
+        await cluster.gone(VMS, "one")
+        # Whatever was being made at that moment comes after it, and goes too.
+        for kind in (VMIS, PODS, CONTROLLERREVISIONS):
+            for left in (await cluster.admin.list(kind, cluster.namespace)).items:
+                await cluster.gone(kind, left["metadata"]["name"])
+        await cluster.create(VMS, vm_manifest("one"))
+        await cluster.until(VMS, "one", shows("Running"))
+        await cluster.admin.delete(VMS, "one", cluster.namespace)
+        await cluster.gone(VMS, "one")

@@ -134,7 +134,7 @@ async def test_a_start_that_fails_is_counted_and_the_next_waits(world):
     pod = await node.pod_of("one")
     await node.bind(pod)
     await node.end("one", exit_code=1)
-    vm = await cluster.until(VMS, "one", lambda each: each["status"].get("startFailure"))
+    vm = await cluster.until(VMS, "one", lambda each: each.get("status", {}).get("startFailure"))
     failure = vm["status"]["startFailure"]
     assert failure["consecutiveFailCount"] == 1
     assert "exit code 1" in await cluster.event(vm, "StartFailed")

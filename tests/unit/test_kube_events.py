@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from hotvirt.api import meta
 from hotvirt.api.core import ConfigMap
 from hotvirt.api.meta import ObjectMeta
 from hotvirt.kube.client import Client
-from hotvirt.kube.events import Recorder
+from hotvirt.kube.events import BEHIND, Recorder
+from hotvirt.kube.rush import LONGEST_BEHIND, Rush
+from hotvirt.kube.workqueue import WorkQueue
 
 from .tiny_api import TinyApi, config_map, status
 
@@ -130,3 +134,62 @@ async def test_events_wait_for_each_other_but_not_when_somebody_waits_for_them()
         await recorder.flush()
         assert [event["reason"] for event in events(api)] == ["One", "Two"]
         await recorder.close()
+
+
+async def test_events_wait_while_there_is_something_to_do() -> None:
+    api = TinyApi()
+    rush = Rush()
+    queue: WorkQueue[str] = WorkQueue(rush=rush)
+    queue.add("work")
+    async with api.running() as config, Client(config) as client, asyncio.timeout(5):
+        recorder = Recorder(client, "c")
+        recorder.go_behind(rush)
+        recorder.event(ABOUT, "Normal", "First", "first")
+        await asyncio.sleep(BEHIND * 2)
+        assert events(api) == []
+        assert await queue.get() == "work"
+        while not events(api):
+            await api.requested.wait()
+            api.requested.clear()
+        queue.add("more work")
+        recorder.event(ABOUT, "Normal", "Second", "second")
+        await recorder.flush()
+        assert [event["reason"] for event in events(api)] == ["First", "Second"]
+        await recorder.close()
+
+
+async def test_an_event_that_waited_for_long_is_sent_with_the_time_at_which_it_happened() -> None:
+    api = TinyApi()
+    rush = Rush()
+    queue: WorkQueue[str] = WorkQueue(rush=rush)
+    queue.add("never done")
+    now = 0.0
+    async with api.running() as config, Client(config) as client, asyncio.timeout(5):
+        recorder = Recorder(client, "c", clock=lambda: now)
+        recorder.go_behind(rush)
+        recorder.event(ABOUT, "Normal", "Old", "old")
+        now = LONGEST_BEHIND
+        while not events(api):
+            await api.requested.wait()
+            api.requested.clear()
+        (event,) = events(api)
+        assert event["firstTimestamp"] == event["lastTimestamp"] <= meta.now()
+        await recorder.close()
+
+
+async def test_events_beyond_what_can_wait_are_counted_in_one_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotvirt.kube.events.QUEUE_SIZE", 2)
+    api = TinyApi()
+    async with api.running() as config, Client(config) as client:
+        recorder = Recorder(client, "c")
+        for number in range(5):
+            recorder.event(ABOUT, "Normal", "Many", f"number {number}")
+        await recorder.close()
+    assert len(events(api)) == 2
+    lines = [record.message for record in caplog.records]
+    assert lines == [
+        "the API takes no events: 2 wait, what comes now is left out",
+        "the API takes events again; 3 were left out",
+    ]

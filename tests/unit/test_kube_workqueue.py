@@ -8,26 +8,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotvirt.kube.workqueue import FIRST_RETRY, LONGEST_RETRY, Priority, ShutDown, WorkQueue
+from hotvirt.kube.rush import Priority, Rush
+from hotvirt.kube.workqueue import FIRST_RETRY, LONGEST_RETRY, ShutDown, WorkQueue
 
-actions = st.lists(
-    st.tuples(st.sampled_from(["add", "resync", "get", "done"]), st.integers(0, 3)), max_size=40
-)
+Action = Priority | str
+actions = st.lists(st.tuples(st.sampled_from([*Priority, "get", "done"]), st.integers(0, 3)), max_size=40)
 
 
 @settings(max_examples=150)
 @given(actions)
-def test_nothing_is_lost_done_twice_at_once_or_waiting_twice(history: list[tuple[str, int]]) -> None:
+def test_nothing_is_lost_done_twice_at_once_or_waiting_twice(
+    history: list[tuple[Action, int]],
+) -> None:
     async def play() -> None:
         queue: WorkQueue[int] = WorkQueue()
         working: list[int] = []
         owed: set[int] = set()  # added since the last time work on it began
         for action, number in history:
-            if action == "add":
-                queue.add(number)
-                owed.add(number)
-            elif action == "resync":
-                queue.add(number, Priority.RESYNC)
+            if isinstance(action, Priority):
+                queue.add(number, action)
                 owed.add(number)
             elif action == "get" and len(queue):
                 key = await asyncio.wait_for(queue.get(), 1)
@@ -135,3 +134,60 @@ async def test_the_metrics_have_client_gos_names() -> None:
         assert f'workqueue_{name}_count{{name="metered"}} 1.0' in text
     for name in ("retries_total", "unfinished_work_seconds", "longest_running_processor_seconds"):
         assert f'workqueue_{name}{{name="metered"}}' in text
+
+
+async def test_reports_wait_for_what_is_to_be_done_in_any_queue_and_mirrors_for_reports() -> None:
+    rush = Rush()
+    one: WorkQueue[str] = WorkQueue(rush=rush)
+    other: WorkQueue[str] = WorkQueue(rush=rush)
+    one.add("mirror", Priority.MIRROR)
+    other.add("report", Priority.REPORT)
+    other.add("change")
+    one.add("again", Priority.RESYNC)
+    assert await one.get() == "again", "what is looked at for safety's sake is nobody else's business"
+    mirror = asyncio.ensure_future(one.get())
+    await asyncio.sleep(0)
+    assert await other.get() == "change"
+    await asyncio.sleep(0)
+    assert not mirror.done(), "the report goes first"
+    assert rush.is_on
+    assert await other.get() == "report"
+    assert await asyncio.wait_for(mirror, 1) == "mirror"
+    assert not rush.is_on
+    await asyncio.wait_for(rush.over(), 1)
+
+
+async def test_every_worker_that_was_held_back_goes_on_when_the_rush_is_over() -> None:
+    rush = Rush()
+    one: WorkQueue[int] = WorkQueue(rush=rush)
+    other: WorkQueue[str] = WorkQueue(rush=rush)
+    other.add("change")
+    workers = [asyncio.ensure_future(one.get()) for _ in range(3)]
+    for number in range(3):
+        one.add(number, Priority.REPORT)
+    await asyncio.sleep(0)
+    assert not any(worker.done() for worker in workers)
+    await other.get()
+    assert await asyncio.wait_for(asyncio.gather(*workers), 1) == [0, 1, 2]
+
+
+async def test_a_report_that_waited_for_long_is_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hotvirt.kube.workqueue.LONGEST_BEHIND", 0.02)
+    rush = Rush()
+    one: WorkQueue[str] = WorkQueue(rush=rush)
+    other: WorkQueue[str] = WorkQueue(rush=rush)
+    other.add("never taken")
+    one.add("report", Priority.REPORT)
+    one.add("mirror", Priority.MIRROR)
+    assert {await asyncio.wait_for(one.get(), 1) for _ in range(2)} == {"report", "mirror"}
+    assert len(other) == 1
+
+
+async def test_a_key_that_becomes_more_urgent_stands_in_one_line_only() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a", Priority.MIRROR)
+    queue.add("b", Priority.REPORT)
+    queue.add("a")
+    queue.add("a", Priority.REPORT)
+    assert [await queue.get() for _ in range(2)] == ["a", "b"]
+    assert len(queue) == 0

@@ -15,11 +15,13 @@ from hotvirt.kube.client import Client
 from hotvirt.kube.controller import Controller
 from hotvirt.kube.events import Recorder
 from hotvirt.kube.informer import Key
+from hotvirt.kube.rush import Rush
 from hotvirt.plan.platform import EMBEDDED, Platform
 
 from .agents import Agents
 from .caches import ON_NODE, Caches
 from .kubevirt import KubeVirtReconciler
+from .order import news_of_pod, news_of_vm, news_of_vmi, news_of_vmi_for_vm
 from .vm import VmReconciler, mirror_delay
 from .vmi import VmiReconciler
 
@@ -32,17 +34,20 @@ class Manager:
         caches = self.caches
         self._agents = Agents(caches.leases, self._agent_changed) if caches.leases is not None else None
         self._vmi_reconciler = VmiReconciler(client, caches, recorder, platform, self._agents)
+        vm_reconciler = VmReconciler(client, caches, recorder)
+        rush = Rush()
+        recorder.go_behind(rush)
 
-        self.vm = Controller("vm", VmReconciler(client, caches, recorder).reconcile, workers=workers)
-        self.vm.watch(caches.vms, _own_key)
-        self.vm.watch(caches.vmis, _own_key, mirror_delay)
+        self.vm = Controller("vm", vm_reconciler.reconcile, workers=workers, rush=rush)
+        self.vm.watch(caches.vms, _own_key, urgency=news_of_vm)
+        self.vm.watch(caches.vmis, _own_key, mirror_delay, news_of_vmi_for_vm)
         self.vm.watch(caches.data_volumes, self._users)
         self.vm.watch(caches.claims, self._users)
         self.vm.watch(caches.kubevirts, self._all_vms)
 
-        self.vmi = Controller("vmi", self._vmi_reconciler.reconcile, workers=workers)
-        self.vmi.watch(caches.vmis, _own_key)
-        self.vmi.watch(caches.pods, self._vmis_of_pod)
+        self.vmi = Controller("vmi", self._vmi_reconciler.reconcile, workers=workers, rush=rush)
+        self.vmi.watch(caches.vmis, _own_key, urgency=news_of_vmi)
+        self.vmi.watch(caches.pods, self._vmis_of_pod, urgency=news_of_pod)
         self.vmi.watch(caches.data_volumes, self._users)
         self.vmi.watch(caches.claims, self._users)
         self.vmi.watch(caches.nodes, self._refused_on_node)

@@ -87,7 +87,7 @@ class Starter:
             return None  # changed a moment ago: its event brings us back
         await self._record(vm, raw["spec"])
         try:
-            await self._client.create(VMIS, self._instance_of(vm, raw, paused), namespace)
+            await self._client.create(VMIS, self._instance_of(vm, raw, paused), namespace, cls=bytes)
         except AlreadyExists:
             return None
         except (Forbidden, Invalid, BadRequest) as error:
@@ -109,7 +109,7 @@ class Starter:
         namespace = vm.metadata.namespace
         revision = start_revision(vm, codec.without_nulls(spec))
         try:
-            await self._client.create(CONTROLLERREVISIONS, revision, namespace)
+            await self._client.create(CONTROLLERREVISIONS, revision, namespace, cls=bytes)
         except AlreadyExists:
             pass  # the same generation is the same spec
         if vm.metadata.generation <= 1:

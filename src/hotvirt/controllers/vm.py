@@ -2,7 +2,8 @@
 
 What a pass decides is in `plan.runstrategy` and `plan.status`; the starting is in `start.py`, the changes to
 a running VMI in `live.py`. A stop is written into the status before it is done, so that a start promised with
-it is never lost; a start is done first, because doing it twice is harmless.
+it is never lost; a start is done first, because doing it twice is harmless. What comes of it is told when the
+VMI shows, together with the finalizer: until then the VMI goes with its VM by its ownerReference.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ MIRROR_DELAY: Final = 0.2
 """Seconds for which a change of a VMI that goes on may wait for more of them before its VM shows it."""
 RETRY_START: Final = 10.0
 """Seconds until a start that the API refused is tried again: that it is allowed now has no event."""
+SEEN_WITHIN: Final = 10.0
+"""Seconds after which a VMI that was made is looked for, should its event have been missed."""
 
 
 class VmReconciler:
@@ -76,13 +79,17 @@ class VmReconciler:
         if vm.metadata.deleting:
             await self._delete(vm, vmi)
             return None
-        vm = await add_finalizer(self._client, self._caches.vms, vm, names.FINALIZER_VM)
         if vmi is not None and not _owns(vm, vmi):
+            vm = await self._hold(vm)
             vmi = await self._adopt(vm, vmi)
             if vmi is None:
                 await self._report_foreign(vm)
                 return None
         return await self._run(vm, vmi)
+
+    async def _hold(self, vm: VirtualMachine) -> VirtualMachine:
+        """Let the VM stay until its VMI has gone."""
+        return await add_finalizer(self._client, self._caches.vms, vm, names.FINALIZER_VM)
 
     async def _run(self, vm: VirtualMachine, vmi: VirtualMachineInstance | None) -> float | None:
         strategy = runstrategy.effective(vm.spec.run_strategy, vm.spec.running)
@@ -103,6 +110,9 @@ class VmReconciler:
             problem = Problem("UnsupportedRunStrategy", decision.problem)
         if problem is None and decision.action is Action.START:
             problem = await self._starter.start(vm, paused=decision.paused)
+            if problem is None:
+                return SEEN_WITHIN
+        vm = await self._hold(vm)
         causes: Sequence[str] | None = ()
         if vmi is not None and decision.action is Action.NOTHING and not vmi.metadata.deleting:
             before = vmi
@@ -277,7 +287,12 @@ class VmReconciler:
 
 
 def mirror_delay(old: VirtualMachineInstance | None, new: VirtualMachineInstance | None) -> float:
-    """What starts, ends or fails a machine is shown at once, what only changes about it a moment later."""
+    """What starts, ends or fails a machine is shown at once, what only changes about it a moment later.
+
+    A new VMI has nothing to say yet, and will in a moment.
+    """
+    if old is None and new is not None and not new.status.phase:
+        return MIRROR_DELAY
     if old is None or new is None or old.metadata.uid != new.metadata.uid:
         return 0.0
     same = (

@@ -7,7 +7,7 @@ the VMI has ended. Making a new one is the VM reconciler's business.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -40,6 +40,8 @@ from .writes import add_finalizer, remove_finalizer, write, write_status
 
 RETRY_CREATE: Final = 10.0
 """Seconds until a Pod that the API refused is tried again: that it is allowed now has no event."""
+SEEN_WITHIN: Final = 10.0
+"""Seconds after which a Pod that was made is looked for, should its event have been missed."""
 
 FOREIGN: Final = "a Pod named {pod} exists and does not belong to this VMI: delete that Pod."
 
@@ -77,7 +79,11 @@ class VmiReconciler:
         vmi = await add_finalizer(self._client, self._caches.vmis, vmi, names.FINALIZER_VMI)
         again, problem = None, None
         if pod is None and vmi.status.phase in ("", PENDING):
-            pod, problem = await self._make_pod(vmi)
+            wanted, problem = await self._wanted_pod(vmi)
+            if wanted is not None:
+                pod, problem = await self._make_pod(vmi, wanted)
+                if pod is None and problem is None:
+                    return SEEN_WITHIN  # its own event brings us back
             again = RETRY_CREATE if problem is not None and problem.reason == FAILED_CREATE else None
         vmi = await self._observe(vmi, pod, problem)
         if pod is None:
@@ -102,17 +108,23 @@ class VmiReconciler:
 
     # Making the Pod
 
-    async def _make_pod(self, vmi: VirtualMachineInstance) -> tuple[Pod | None, Problem | None]:
+    async def _wanted_pod(self, vmi: VirtualMachineInstance) -> tuple[dict[str, Any] | None, Problem | None]:
+        """The Pod to be made; None while its volumes are not ready, or where there can be none."""
         volumes, claims = await self._volumes(vmi)
         if not volumes.ready:
             return None, volumes.missing
         try:
             limited = demanded_limits(self._caches.quotas.list(vmi.metadata.namespace))
-            wanted = launcher_pod(vmi, self._caches.config, claims, limited, self._platform)
+            return launcher_pod(vmi, self._caches.config, claims, limited, self._platform), None
         except MachineError as error:
             return None, self._failed_to_make(vmi, str(error))
+
+    async def _make_pod(
+        self, vmi: VirtualMachineInstance, wanted: dict[str, Any]
+    ) -> tuple[Pod | None, Problem | None]:
+        """Neither a Pod nor a problem: it is new, and has yet to be seen."""
         try:
-            pod = await self._client.create(PODS, wanted, vmi.metadata.namespace, cls=Pod)
+            await self._client.create(PODS, wanted, vmi.metadata.namespace, cls=bytes)
         except AlreadyExists:
             found = await self._look_for_pod(vmi)
             return found, None if found else self._failed_to_make(vmi, FOREIGN.format(pod=pod_name(vmi)))
@@ -120,10 +132,9 @@ class VmiReconciler:
             if error.namespace_ends:
                 raise
             return None, self._failed_to_make(vmi, error.message)
-        self._recorder.event(
-            vmi, "Normal", "SuccessfulCreate", f"Created virtual machine pod {pod.metadata.name}"
-        )
-        return pod, None
+        name = wanted["metadata"]["name"]
+        self._recorder.event(vmi, "Normal", "SuccessfulCreate", f"Created virtual machine pod {name}")
+        return None, None
 
     def _failed_to_make(self, vmi: VirtualMachineInstance, message: str) -> Problem:
         self._recorder.event(vmi, "Warning", FAILED_CREATE, f"Error creating pod: {message}")

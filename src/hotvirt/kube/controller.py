@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 from . import metrics
 from .errors import ApiError, Conflict
 from .informer import Informer, Key
-from .workqueue import Priority, ShutDown, WorkQueue
+from .rush import Priority, Rush
+from .workqueue import ShutDown, WorkQueue
 
 T = TypeVar("T")
 Delay = Callable[[T | None, T | None], float]
+Urgency = Callable[[T | None, T | None], Priority]
 Reconcile = Callable[[Key], Awaitable[float | None]]
 log = logging.getLogger(__name__)
 LOUD_AFTER = 5
@@ -26,27 +28,41 @@ LOUD_AFTER = 5
 
 class Controller:
     def __init__(
-        self, name: str, reconcile: Reconcile, *, workers: int = 4, resync: float | None = None
+        self,
+        name: str,
+        reconcile: Reconcile,
+        *,
+        workers: int = 4,
+        resync: float | None = None,
+        rush: Rush | None = None,
     ) -> None:
+        """`rush`: shared with controllers that work side by side with this one."""
         self.name = name
-        self.queue: WorkQueue[Key] = WorkQueue(name)
+        self.queue: WorkQueue[Key] = WorkQueue(name, rush=rush)
         self._reconcile = reconcile
         self._workers = workers
         self._resync = resync
         self._sources: list[tuple[Informer[Any], Callable[[Any], Iterable[Key]]]] = []
 
     def watch(
-        self, informer: Informer[T], keys: Callable[[T], Iterable[Key]], delay: Delay[T] | None = None
+        self,
+        informer: Informer[T],
+        keys: Callable[[T], Iterable[Key]],
+        delay: Delay[T] | None = None,
+        urgency: Urgency[T] | None = None,
     ) -> None:
         """Reconcile `keys(object)` whenever an object of `informer` changes (its old and its new keys).
 
-        `delay(old, new)` says for how many seconds a change may wait for more of them.
+        `delay(old, new)` says for how many seconds a change may wait for more of them, `urgency(old, new)`
+        behind what it goes.
         """
         self._sources.append((informer, keys))
 
         def changed(old: T | None, new: T | None) -> None:
             # What is there at the start was reconciled before, most likely: it waits behind what happens now.
-            priority = Priority.CHANGE if informer.has_synced else Priority.RESYNC
+            priority = urgency(old, new) if urgency is not None else Priority.CHANGE
+            if not informer.has_synced:
+                priority = Priority.RESYNC
             later = delay(old, new) if delay is not None else 0.0
             for obj in (old, new):
                 if obj is not None:
@@ -103,11 +119,14 @@ class Controller:
             self.queue.forget(key)
             if again is not None:
                 self.queue.add_after(key, again)
-            metrics.RECONCILES.labels(self.name, "success" if again is None else "requeue_after").inc()
+            self._count("success" if again is None else "requeue_after")
 
     def _retry(self, key: Key, result: str) -> None:
         self.queue.add_rate_limited(key)
-        metrics.RECONCILES.labels(self.name, result).inc()
+        self._count(result)
+
+    def _count(self, result: str) -> None:
+        metrics.counter(metrics.RECONCILES, self.name, result).inc()
 
     async def _resync_for_ever(self, interval: float) -> None:
         while True:

@@ -20,12 +20,14 @@ from hotvirt.api.resources import EVENTS
 from .backoff import Backoff
 from .client import Client
 from .errors import ApiError, NotFound, ServerError, TooManyRequests, Unreachable
+from .rush import LONGEST_BEHIND, Rush
 from .transport import RateLimit
 
 log = logging.getLogger(__name__)
 V = TypeVar("V")
 REMEMBERED = 4096
-QUEUE_SIZE = 1000
+QUEUE_SIZE = 20_000
+"""Two for each of 10,000 VMs that are made at once."""
 SIMILAR = 10
 SIMILAR_WITHIN = 600.0
 BURST_PER_OBJECT = 25
@@ -77,11 +79,17 @@ class Recorder:
         self._host = host
         self._clock = clock
         self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(QUEUE_SIZE)
+        self._lost = 0
+        self._rush: Rush | None = None
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._limits: _Memory[RateLimit] = _Memory()
         self._similar: _Memory[_Similar] = _Memory()
         self._known: _Memory[_Known] = _Memory()
+
+    def go_behind(self, rush: Rush) -> None:
+        """Send only while nothing waits to be done there, or what was to be told gets old."""
+        self._rush = rush
 
     def event(self, obj: Any, type: str, reason: str, message: str) -> None:
         """Say that `reason` happened to `obj` (a typed object or a dict). `type` is Normal or Warning."""
@@ -94,11 +102,21 @@ class Recorder:
             log.debug("too many events about %s, this one is left out: %s", about, message)
             return
         message, key = self._aggregate((about, type, reason), message)
-        event = {"key": key, "about": reference, "type": type, "reason": reason, "message": message[:1024]}
+        event = {
+            "key": key,
+            "about": reference,
+            "type": type,
+            "reason": reason,
+            "message": message[:1024],
+            "time": meta.now(),
+            "queued": self._clock(),
+        }
         try:
             self._queue.put_nowait(event)
         except asyncio.QueueFull:
-            log.warning("the API takes no events, this one is lost: %s %s", reason, message)
+            if not self._lost:
+                log.warning("the API takes no events: %d wait, what comes now is left out", QUEUE_SIZE)
+            self._lost += 1
             return
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._send_all(), name="events")
@@ -120,6 +138,10 @@ class Recorder:
                 await self._let_others_go_first()
             else:
                 event = self._queue.get_nowait()
+            await self._let_the_rush_pass(event)
+            if self._lost:
+                log.warning("the API takes events again; %d were left out", self._lost)
+                self._lost = 0
             try:
                 await self._send_with_patience(event)
             except ApiError as error:
@@ -140,6 +162,17 @@ class Recorder:
         except TimeoutError:
             return
 
+    async def _let_the_rush_pass(self, event: dict[str, Any]) -> None:
+        patience = event["queued"] + LONGEST_BEHIND - self._clock()
+        if self._rush is None or not self._rush.is_on or patience <= 0 or self._hurry.is_set():
+            return
+        waits = [asyncio.create_task(self._rush.over()), asyncio.create_task(self._hurry.wait())]
+        try:
+            await asyncio.wait(waits, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
     async def _send_with_patience(self, event: dict[str, Any]) -> None:
         """An API that is away for a moment comes back; one that refuses does not change its mind."""
         backoff = Backoff(initial=0.2, maximum=5.0)
@@ -156,25 +189,25 @@ class Recorder:
         if known.name:
             change = {
                 "count": known.count + 1,
-                "lastTimestamp": meta.now(),
+                "lastTimestamp": event["time"],
                 "message": event["message"],
             }
             try:
-                await self._client.patch(EVENTS, known.name, change, known.namespace)
+                await self._client.patch(EVENTS, known.name, change, known.namespace, cls=bytes)
             except NotFound:
                 known.name = ""  # it expired, or its namespace went: write it anew
             else:
                 known.count += 1
                 return
         created = self._new(event)
-        await self._client.create(EVENTS, created, created["metadata"]["namespace"])
+        await self._client.create(EVENTS, created, created["metadata"]["namespace"], cls=bytes)
         known.name = created["metadata"]["name"]
         known.namespace = created["metadata"]["namespace"]
         known.count = 1
 
     def _new(self, event: dict[str, Any]) -> dict[str, Any]:
         about = event["about"]
-        stamp = meta.now()
+        stamp = event["time"]
         return {
             "apiVersion": "v1",
             "kind": "Event",

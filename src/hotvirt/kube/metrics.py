@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from prometheus_client import Counter, Gauge, Histogram
 
 REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
@@ -43,3 +45,14 @@ QUEUE_LONGEST = Gauge(
 RECONCILES = Counter(
     "controller_runtime_reconcile", "Reconciliations per controller and result.", ["controller", "result"]
 )
+
+
+@functools.cache
+def counter(metric: Counter, *labels: str) -> Counter:
+    """The one with these labels. Looking it up each time costs more than counting."""
+    return metric.labels(*labels)
+
+
+@functools.cache
+def histogram(metric: Histogram, *labels: str) -> Histogram:
+    return metric.labels(*labels)

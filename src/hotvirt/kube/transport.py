@@ -19,7 +19,7 @@ import msgspec
 
 from .config import ClientConfig
 from .errors import Unreachable, error_for
-from .metrics import RATE_LIMITER_DURATION, REQUEST_DURATION, REQUESTS
+from .metrics import RATE_LIMITER_DURATION, REQUEST_DURATION, REQUESTS, counter, histogram
 
 MAX_SOCKET_PATH = 107
 MAX_RETRIES = 10
@@ -121,7 +121,7 @@ class Transport:
         delay = self._limit.reserve()
         if delay > 0:
             await self._sleep(delay)
-        RATE_LIMITER_DURATION.labels(verb, self._host).observe(delay)
+        histogram(RATE_LIMITER_DURATION, verb, self._host).observe(delay)
 
     @asynccontextmanager
     async def stream(
@@ -151,7 +151,7 @@ class Transport:
                 allow_redirects=False,
             ) as answer:
                 code = str(answer.status)
-                REQUEST_DURATION.labels(method, self._host).observe(time.monotonic() - started)
+                histogram(REQUEST_DURATION, method, self._host).observe(time.monotonic() - started)
                 for warning in answer.headers.getall("Warning", ()):
                     self._warn(warning)
                 if answer.status >= 300:
@@ -162,7 +162,7 @@ class Transport:
         except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(f"{self._host} cannot be reached ({method} {path}): {error}") from error
         finally:
-            REQUESTS.labels(code, method, self._host).inc()
+            counter(REQUESTS, code, method, self._host).inc()
 
     def _warn(self, header: str) -> None:
         for text in WARNING.findall(header):

@@ -2,28 +2,23 @@
 
 Invariants: a key waits at most once (`_dirty`); a key is worked on by one worker at a time (`_processing`); a
 key added while it is worked on is worked on once more afterwards; nothing added is forgotten.
-Two priorities: what a user did goes before what is looked at again for safety's sake (start, resync).
+Which of them comes next is a matter of priority, over all queues that share a `Rush`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from . import metrics
+from .rush import LONGEST_BEHIND, Priority, Rush
 
 K = TypeVar("K", bound=Hashable)
 FIRST_RETRY = 0.005
 LONGEST_RETRY = 1000.0
-
-
-class Priority(enum.IntEnum):
-    CHANGE = 0
-    RESYNC = 1
 
 
 class ShutDown(Exception):
@@ -31,10 +26,17 @@ class ShutDown(Exception):
 
 
 class WorkQueue(Generic[K]):
-    def __init__(self, name: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, name: str = "", *, rush: Rush | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.name = name
         self._clock = clock
-        self._waiting: dict[Priority, deque[K]] = {priority: deque() for priority in Priority}
+        self._rush = rush or Rush()
+        self._rush.join(self)
+        self._waiting: dict[Priority, OrderedDict[K, None]] = {
+            priority: OrderedDict() for priority in Priority
+        }
+        self._overdue: asyncio.TimerHandle | None = None
         self._dirty: dict[K, tuple[Priority, float]] = {}
         """Keys to be worked on, with their priority and when they were added."""
         self._processing: dict[K, float] = {}
@@ -66,18 +68,52 @@ class WorkQueue(Generic[K]):
             return
         if known is None:
             self._adds.inc()
-        # A key that waits with RESYNC and gets CHANGE stands in both lines; get() skips the stale place.
         self._dirty[key] = (priority, known[1] if known else self._clock())
         self._idle.clear()
         if key not in self._processing:
+            if known is not None:
+                del self._waiting[known[0]][key]
             self._enqueue(key, priority)
         elif known is None:
             self._both += 1
 
     def _enqueue(self, key: K, priority: Priority) -> None:
-        self._waiting[priority].append(key)
+        self._waiting[priority][key] = None
         self._depth.set(len(self))
-        self._wake()
+        if priority is not Priority.RESYNC:
+            self._rush.grew()
+        if self._rush.holds_back(priority):
+            self._lift_later(LONGEST_BEHIND)
+        else:
+            self._wake()
+
+    def waits(self, up_to: Priority) -> bool:
+        return any(line for priority, line in self._waiting.items() if priority <= up_to)
+
+    def look_again(self) -> None:
+        """Wake as many as there are keys for."""
+        for priority, line in self._waiting.items():
+            if line and not self._rush.holds_back(priority):
+                for _ in range(min(len(line), len(self._getters))):
+                    self._wake()
+
+    def _lift_later(self, delay: float) -> None:
+        if self._overdue is None and not self._closed:
+            self._overdue = asyncio.get_running_loop().call_later(delay, self._lift)
+
+    def _lift(self) -> None:
+        """What has waited long enough for more urgent things is urgent itself."""
+        self._overdue = None
+        left: list[float] = []
+        for line in (self._waiting[Priority.REPORT], self._waiting[Priority.MIRROR]):
+            while line:
+                key = next(iter(line))
+                if (due := self._dirty[key][1] + LONGEST_BEHIND - self._clock()) > 0:
+                    left.append(due)
+                    break
+                self.add(key, Priority.CHANGE)
+        if left:
+            self._lift_later(min(left))
 
     def _wake(self) -> None:
         while self._getters:
@@ -124,14 +160,9 @@ class WorkQueue(Generic[K]):
     async def get(self) -> K:
         """The next key; the caller calls done() with it. Raises ShutDown when closed and empty."""
         while True:
-            for priority in Priority:
-                line = self._waiting[priority]
-                while line:
-                    key = line.popleft()
-                    entry = self._dirty.get(key)
-                    if entry is None or entry[0] != priority or key in self._processing:
-                        continue
-                    return self._begin(key, entry[1])
+            for priority, line in self._waiting.items():
+                if line and (self._closed or not self._rush.holds_back(priority)):
+                    return self._begin(line)
             if self._closed:
                 raise ShutDown
             getter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -143,8 +174,11 @@ class WorkQueue(Generic[K]):
                     self._wake()
                 raise
 
-    def _begin(self, key: K, added: float) -> K:
-        del self._dirty[key]
+    def _begin(self, line: OrderedDict[K, None]) -> K:
+        key, _ = line.popitem(last=False)
+        _, added = self._dirty.pop(key)
+        if not line:
+            self._rush.shrank()
         now = self._clock()
         self._processing[key] = now
         self._latency.observe(max(0.0, now - added))
@@ -168,6 +202,8 @@ class WorkQueue(Generic[K]):
     def shut_down(self) -> None:
         """No more adds; what waits is still handed out, then get() raises ShutDown."""
         self._closed = True
+        if self._overdue is not None:
+            self._overdue.cancel()
         for _, timer in self._delayed.values():
             timer.cancel()
         self._delayed.clear()
