@@ -24,7 +24,7 @@ def words(unique: str) -> tuple[str, str]:
 
 async def wait_for(api: Api, path: str, status: int) -> None:
     """Poll: discovery of a CRD has no event."""
-    wait_until(lambda: api.target.request("GET", path)[0] == status, f"{path} to answer {status}", within=20)
+    wait_until(lambda: api.target.request("GET", path)[0] == status, f"{path} to answer {status}", within=60)
 
 
 def conditions(definition: dict[str, Any]) -> dict[str, str]:
@@ -104,7 +104,7 @@ async def test_a_changed_schema_holds_for_what_comes(api: Api, ns: Namespace, wo
     wait_until(
         lambda: api.target.request("POST", f"{path}?dryRun=All", body)[0] == 422,
         "the new schema to hold",
-        within=20,
+        within=60,
     )
     (await api.delete(f"{CRDS}/{plural}.{GROUP}")).ok()
 

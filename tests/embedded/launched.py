@@ -66,12 +66,12 @@ class Launched:
         return process
 
     def hand_over(self, network: dict[str, Any] | None = None) -> None:
-        until(lambda: (self.run / "launcher.sock").exists(), "launcher.sock", 20)
+        until(lambda: (self.run / "launcher.sock").exists(), "launcher.sock")
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(self.run / "launcher.sock"))
             message = {"accel": "tcg", "network": network or {"kind": "none"}}
             connection.sendall(json.dumps(message).encode() + b"\n")
-        until(lambda: (self.run / "qmp.sock").exists() or self.compute.poll() is not None, "qmp.sock", 20)
+        until(lambda: (self.run / "qmp.sock").exists() or self.compute.poll() is not None, "qmp.sock")
         assert self.compute.poll() is None, self.launcher_log.read_text()
 
     def console_text(self) -> str:
@@ -83,7 +83,7 @@ class Launched:
     def stop(self, timeout: float = 60) -> int:
         """As the Pod's preStop does; the exit code of the machine."""
         subprocess.run([*LAUNCHER, "stop"], env=self.env, check=True, timeout=timeout)
-        return self.compute.wait(timeout=10)
+        return self.compute.wait(timeout=timeout)
 
     def kill(self) -> None:
         for process in self._processes:

@@ -71,7 +71,7 @@ def test_the_console_logs_in_runs_a_command_and_is_left_with_its_key(console: Co
     console.expect("the answer is 42")
     console.type("exit\r")
     console.type("\x1d")
-    assert console.process.wait(10) == 0
+    assert console.process.wait(60) == 0
 
 
 def printable(up: Up) -> str:

@@ -85,7 +85,7 @@ async def test_an_informer_follows(client: Client, place: str) -> None:
     task = asyncio.create_task(informer.run())
 
     async def until(n: str | None) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (found := informer.get(place, "before")) is None or found.data.get("n") != n:
                 if n is None and found is None:
                     return

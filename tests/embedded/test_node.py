@@ -106,7 +106,7 @@ async def test_a_pod_that_waits_for_an_image_can_be_deleted(machine: OneMachine)
     await machine.client.delete(PODS, "a", "default")
     await machine.until_gone(PODS, "a")
     assert machine.node
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while machine.node._workers:
             await asyncio.wait(machine.node._tasks)
     assert not machine.folder(waiting).exists()
@@ -118,7 +118,7 @@ async def test_the_logs_of_an_ended_pod_stay_until_it_is_deleted(machine: OneMac
     assert await read_all(machine, ended, LogOptions(tail_lines=2)) == b"two\nthree\n"
     await machine.client.delete(PODS, "a", "default")
     await machine.until_gone(PODS, "a")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert machine.node
         while machine.node._workers:
             await asyncio.wait(machine.node._tasks)
@@ -271,7 +271,7 @@ async def test_a_pod_that_went_meanwhile_is_ended(machine: OneMachine) -> None:
     await machine.until_gone(PODS, "a")
     assert folder.exists()
     node = await machine.start_node()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while node._workers:
             await asyncio.wait(node._tasks)
     assert not folder.exists()
@@ -345,7 +345,7 @@ async def test_events_name_what_happened(machine: OneMachine) -> None:
     async def reasons() -> set[str]:
         return {event["reason"] for event in (await machine.client.list(EVENTS, "default")).items}
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         version = (await machine.client.list(EVENTS, "default")).resource_version
         if "Started" not in await reasons():
             async for _ in machine.client.watch(EVENTS, "default", resource_version=version):

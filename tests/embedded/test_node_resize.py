@@ -111,7 +111,7 @@ async def test_events_carry_the_sizes(machine: OneMachine) -> None:
     version = (await machine.client.list(EVENTS, "default")).resource_version
     await resize(machine, "a", {"cpu": "200m"})
     seen: dict[str, str] = {}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for event in machine.client.watch(EVENTS, "default", resource_version=version):
             seen[event.object["reason"]] = event.object["message"]
             if "ResizeCompleted" in seen:

@@ -34,8 +34,8 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1800
 
 NAME = "busy"
 BOOT, SLOW = 240.0, 400.0
-# The guest works until it is told to rest: a CPU, the page cache and its own files. Not without a pause: under
-# emulation, on two cores, it would only be waited for.
+# The guest works until it is told to rest: a CPU, the page cache and its own files. Not without a pause:
+# under emulation, on two cores, it would only be waited for.
 USER_DATA = r"""#!/bin/sh
 (while :; do nice head -c 3000000 /dev/urandom; sleep 0.5; done >/dev/null) &
 works=$!

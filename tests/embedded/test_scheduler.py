@@ -150,7 +150,7 @@ async def test_no_more_pods_than_a_node_takes(machine: OneMachine) -> None:
     await node(machine, "n1")
     for name in ("a", "b", "c", "d"):
         await machine.create(PODS, unbound(name, "100m"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         waiting = [name for name in ("a", "b", "c") if not await bound(machine, name)]
     assert not waiting
     assert await message(machine, "d") == "0/1 nodes are available: 1 Too many pods."
