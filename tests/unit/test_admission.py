@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import copy
 import json
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from hotvirt.admission import webhooks
+from hotvirt.admission.lookups import remembered
 from hotvirt.admission.request import AdmissionResponse
 from hotvirt.admission.review import review
 from hotvirt.admission.webhooks import Admission, AdmissionRequest
@@ -169,6 +172,33 @@ async def test_a_lookup_that_fails_does_not_stop_the_edit() -> None:
     response = await Admission(lambda: CONFIG, broken).validate(request(VMS, vm(sockets=2), vm()))
     assert response.allowed
     assert "could not be looked at" in response.warnings[0]
+
+
+async def test_a_lookup_that_takes_too_long_does_not_stop_the_edit(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def silent(namespace: str, name: str) -> dict[str, Any] | None:
+        await asyncio.Event().wait()
+        return None
+
+    monkeypatch.setattr(webhooks, "LOOK_WITHIN", 0.01)
+    response = await Admission(lambda: CONFIG, silent).validate(request(VMS, vm(sockets=2), vm()))
+    assert response.allowed
+    assert "could not be looked at" in response.warnings[0]
+
+
+async def test_what_never_changes_is_asked_for_once() -> None:
+    there = {"first": {"a": 1}, "second": {"a": 2}}
+    asked: list[str] = []
+
+    async def find(namespace: str, name: str) -> dict[str, Any] | None:
+        asked.append(name)
+        return there.get(name)
+
+    known = remembered(find, most=1)
+    assert await known("ns", "first") == await known("ns", "first") == {"a": 1}
+    assert await known("ns", "none") is await known("ns", "none") is None
+    assert await known("ns", "second") == {"a": 2}
+    assert await known("ns", "first") == {"a": 1}
+    assert asked == ["first", "none", "none", "second", "first"]
 
 
 async def test_a_write_that_leaves_the_spec_alone_is_not_checked_again() -> None:

@@ -123,6 +123,15 @@ def test_webhooks_ask_about_what_admission_has_rules_for(objects: list[Object]) 
     assert sorted(mutating) == sorted(expected(Admission.mutating_rules))
 
 
+def test_hotvirts_own_updates_are_not_asked_about(objects: list[Object]) -> None:
+    """Those of the name that it has in the API, and nobody else's."""
+    validating, _ = of(objects, "ValidatingWebhookConfiguration", names.WEBHOOKS)["webhooks"]
+    conditions = {each["name"]: each["expression"] for each in validating["matchConditions"]}
+    assert conditions["is-not-hotvirts-own"] == (
+        f'request.operation != "UPDATE" || request.userInfo.username != "{names.CONTROLLER_USER}"'
+    )
+
+
 def test_kinds_are_upgraded_but_never_taken_away(objects: list[Object]) -> None:
     for each in objects:
         if each["kind"] == "CustomResourceDefinition":

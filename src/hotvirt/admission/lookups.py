@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 from hotvirt.admission.webhooks import Lookup
@@ -18,5 +19,24 @@ def client_lookup(client: Client, resource: Resource) -> Lookup:
             return await client.get(resource, name, namespace)
         except NotFound:
             return None
+
+    return find
+
+
+def remembered(lookup: Lookup, most: int = 1024) -> Lookup:
+    """For what never changes under its name: found once, it is not asked for again."""
+    known: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
+
+    async def find(namespace: str, name: str) -> dict[str, Any] | None:
+        key = namespace, name
+        if key in known:
+            known.move_to_end(key)
+            return known[key]
+        found = await lookup(namespace, name)
+        if found is not None:
+            known[key] = found
+            if len(known) > most:
+                known.popitem(last=False)
+        return found
 
     return find

@@ -7,6 +7,7 @@ supply them.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -37,6 +38,9 @@ Around = Callable[[dict[str, Any]], Surroundings]
 """A VMI to what surrounds it; answers at once."""
 
 _ALLOWED: Final = AdmissionResponse()
+LOOK_WITHIN: Final = 3.0
+"""Seconds for looking at the running machine: an API server that is too busy to show it within ten seconds
+would have the edit refused."""
 
 
 class Admission:
@@ -105,11 +109,13 @@ class Admission:
         if request.old_object is None or self._vmi is None:
             return AdmissionResponse(warnings=warnings)
         try:
-            vmi = await self._vmi(request.namespace, request.name)
-            baseline = None if vmi is None else await self._started_from(request.namespace, vmi)
-        except ApiError as error:
+            async with asyncio.timeout(LOOK_WITHIN):
+                vmi = await self._vmi(request.namespace, request.name)
+                baseline = None if vmi is None else await self._started_from(request.namespace, vmi)
+        except (ApiError, TimeoutError) as error:
             # The edit itself is fine, and the VM controller plans it again: only the preview is missing.
-            log.warning("cannot look at the machine of %s/%s: %s", request.namespace, request.name, error)
+            why = error if isinstance(error, ApiError) else f"no answer within {LOOK_WITHIN:g} s"
+            log.warning("cannot look at the machine of %s/%s: %s", request.namespace, request.name, why)
             warnings.append(
                 "The running machine could not be looked at; the VM's conditions will tell what waits."
             )

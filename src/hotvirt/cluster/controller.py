@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import uvloop
 
 from hotvirt import __version__
-from hotvirt.admission.lookups import client_lookup
+from hotvirt.admission.lookups import client_lookup, remembered
 from hotvirt.admission.room import Room
 from hotvirt.admission.webhooks import Admission
 from hotvirt.api import names
@@ -69,7 +69,7 @@ class ControllerProcess:
             Admission(
                 self._config,
                 vmi=client_lookup(client, VMIS),
-                revision=client_lookup(client, CONTROLLERREVISIONS),
+                revision=remembered(client_lookup(client, CONTROLLERREVISIONS)),
                 around=self._room.around,
             ),
             make_app(client, ClusterStreams(client, self._source)),
