@@ -18,7 +18,7 @@ import pytest
 
 from hotvirt.embedded.state import StateDir
 from tests.targets import real
-from tests.targets.target import CHECKOUT
+from tests.targets.target import CHECKOUT, pause_after_look
 
 from .up import LARGE, Up
 
@@ -109,6 +109,7 @@ def eventually() -> Callable[..., Any]:
     def wait(what: Callable[[], Any], within: float = 60.0, because: str = "") -> Any:
         deadline = time.monotonic() + within
         while True:
+            looked = time.monotonic()
             found = what()
             if found:
                 return found
@@ -116,6 +117,6 @@ def eventually() -> Callable[..., Any]:
                 raise AssertionError(
                     f"{because or what} did not come true within {within:.0f} s; last: {found!r}"
                 )
-            time.sleep(0.1)
+            pause_after_look(looked, least=0.1)
 
     return wait

@@ -109,10 +109,17 @@ class Target:
 def wait_until(true: Callable[[], bool], what: str, within: float = READY_WITHIN) -> None:
     """Poll, for things that have no event to wait for: a server that is starting."""
     deadline = time.monotonic() + within
+    looked = time.monotonic()
     while not true():
         if time.monotonic() > deadline:
             raise TimeoutError(f"Waited {within:.0f} s for {what}.")
-        time.sleep(0.05)
+        pause_after_look(looked)
+        looked = time.monotonic()
+
+
+def pause_after_look(began: float, least: float = 0.05) -> None:
+    """As long as the look took, up to a second: kubectl in a loop keeps what is waited for from going on."""
+    time.sleep(max(least, min(1.0, time.monotonic() - began)))
 
 
 def free_ports(count: int) -> list[int]:
