@@ -20,7 +20,7 @@ from .place import Place, demo_vm
 from .shell import run_in_guest
 from .sizes import Sizes
 
-BOOT, SLOW = 400.0, 120.0
+BOOT, SLOW = 400.0, 240.0
 PAGE = 4096
 KERNELS_OWN = 200 << 20
 """The kernel keeps some memory for itself from the start."""

@@ -14,7 +14,7 @@ from .guests import SLOW, Guest, configure
 from .place import Place
 
 TOGETHER = 0.1
-TRIES = 30
+TRIES = 300
 
 
 def sockets(number: int) -> Object:
@@ -108,16 +108,16 @@ class Resize:
         await main.becomes(2, "1536Mi")
 
     async def test_an_edit_and_its_revert_within_100_ms(self, main: Guest):
-        """The end is that of the last; a pair that a busy machine held up does not count."""
+        """The end is that of the last. A pair that a busy machine held up does not count: another follows."""
         for _ in range(TRIES):
             started = time.monotonic()
             await main.edit(6, "2Gi")
             await main.edit(4, "1Gi")
-            took = time.monotonic() - started
-            await main.becomes(4, "1Gi")
-            if took < TOGETHER:
-                return
-        raise AssertionError(f"no pair of edits was made within {TOGETHER} s")
+            if time.monotonic() - started < TOGETHER:
+                break
+        else:
+            raise AssertionError(f"no pair of edits was made within {TOGETHER} s")
+        await main.becomes(4, "1Gi")
 
     async def test_the_quality_of_service_stays(self, guaranteed: Guest):
         assert (await guaranteed.pod())["status"]["qosClass"] == "Guaranteed"
