@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 import uvloop
 from tests.targets import real
+from tests.targets.target import die_with_parent
 
 from bench.api import cpu_seconds, process, rss_mib
 from bench.resize import NAMESPACE, OUT, vm
@@ -43,9 +44,8 @@ PATIENCE = 600.0
 WARM = 20
 """VMs before the measured ones: code and connections of both sides are warm then."""
 REQUEST_TOTAL = re.compile(r"^apiserver_request_total\{(.*)\} (\S+)$", re.MULTILINE)
-QUIET_SECONDS = 3
-IDLE = 0.03
-"""Seconds of CPU in one second, below which the controllers are at rest."""
+QUIET_SECONDS = 4
+"""For so long the controllers use no CPU that the kernel counts: they are at rest."""
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -104,7 +104,7 @@ async def rest(pid: int) -> None:
     while quiet < QUIET_SECONDS:
         before = cpu_seconds(pid)
         await asyncio.sleep(1.0)
-        quiet = quiet + 1 if cpu_seconds(pid) - before < IDLE else 0
+        quiet = quiet + 1 if cpu_seconds(pid) == before else 0
 
 
 class Work:
@@ -208,6 +208,7 @@ def main() -> int:
     parser.add_argument("--controllers", type=Path, metavar="KUBECONFIG", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.controllers:
+        die_with_parent()
         uvloop.run(controllers(arguments.controllers))
         return 0
     count = 100 if arguments.quick else arguments.vms

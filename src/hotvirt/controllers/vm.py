@@ -49,8 +49,9 @@ MIRROR_DELAY: Final = 0.2
 """Seconds for which a change of a VMI that goes on may wait for more of them before its VM shows it."""
 RETRY_START: Final = 10.0
 """Seconds until a start that the API refused is tried again: that it is allowed now has no event."""
-SEEN_WITHIN: Final = 10.0
-"""Seconds after which a VMI that was made is looked for, should its event have been missed."""
+SEEN_WITHIN: Final = 20.0
+"""Seconds after which a VMI that was made is looked for, should its event have been missed: longer than any
+report waits."""
 
 
 class VmReconciler:

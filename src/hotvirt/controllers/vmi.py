@@ -40,8 +40,9 @@ from .writes import add_finalizer, remove_finalizer, write, write_status
 
 RETRY_CREATE: Final = 10.0
 """Seconds until a Pod that the API refused is tried again: that it is allowed now has no event."""
-SEEN_WITHIN: Final = 10.0
-"""Seconds after which a Pod that was made is looked for, should its event have been missed."""
+SEEN_WITHIN: Final = 20.0
+"""Seconds after which a Pod that was made is looked for, should its event have been missed: longer than any
+report waits."""
 
 FOREIGN: Final = "a Pod named {pod} exists and does not belong to this VMI: delete that Pod."
 

@@ -23,7 +23,7 @@ class Priority(enum.IntEnum):
     """Looked at again for safety's sake: waits in its own queue only."""
 
 
-LONGEST_BEHIND: Final = 10.0
+LONGEST_BEHIND: Final = 15.0
 """Seconds after which a report is as urgent as anything else."""
 
 
