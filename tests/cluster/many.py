@@ -118,7 +118,7 @@ async def kill_leader(kube: Kube, replicas: dict[str, list[int]]) -> None:
 
 @pytest.mark.asyncio(loop_scope="session")
 class Many:
-    @pytest.mark.timeout(600)
+    @pytest.mark.timeout(900)
     async def test_all_complete_and_nothing_is_asked_twice(
         self, place: OnCluster, all_three: list[Guest], tmp_path: Path
     ):
