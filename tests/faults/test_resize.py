@@ -15,7 +15,7 @@ from tests.kube import condition
 
 NAME = "one"
 TOGETHER = 0.1
-PAIRS, TRIES = 5, 20
+PAIRS, TRIES = 5, 200
 
 
 @pytest.fixture
