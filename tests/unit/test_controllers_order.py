@@ -10,6 +10,7 @@ from hotvirt.api.core import Pod
 from hotvirt.api.kubevirt import StateChangeRequest, VirtualMachine, VirtualMachineInstance, VMIStatus
 from hotvirt.api.meta import ObjectMeta, now
 from hotvirt.controllers.order import news_of_pod, news_of_vm, news_of_vmi, news_of_vmi_for_vm
+from hotvirt.controllers.vm import MIRROR_DELAY, mirror_delay
 from hotvirt.kube.rush import Priority
 
 META = ObjectMeta(name="one", namespace="ns", uid="u1", generation=1)
@@ -77,3 +78,9 @@ def test_a_pod_that_waits_for_its_turn_may_wait_and_one_that_is_stuck_or_runs_ma
     for new in (None, pod("Running"), pod("Failed"), pod(containerStatuses=[waiting])):
         assert news_of_pod(pod(), new) is Priority.CHANGE
     assert news_of_pod(pod(), pod(conditions=homeless)) is Priority.CHANGE
+
+
+def test_a_vmi_that_says_nothing_yet_is_shown_with_what_it_says_first() -> None:
+    assert mirror_delay(None, vmi()) == MIRROR_DELAY
+    assert mirror_delay(vmi(), vmi("Scheduling")) == 0.0
+    assert mirror_delay(None, vmi("Running")) == mirror_delay(vmi("Running"), None) == 0.0
