@@ -27,7 +27,7 @@ import uvloop
 
 from bench.resize import HOTVIRT, NAMESPACE, OUT, end_with_all_it_started, percentile, vm
 from hotvirt.api.quantity import Quantity
-from hotvirt.api.resources import PODS, VMIS, VMS
+from hotvirt.api.resources import EVENTS, PODS, VMIS, VMS, Resource
 from hotvirt.hypervisor.driver import RunningMachine
 from hotvirt.hypervisor.qemu.driver import QemuDriver
 from hotvirt.kube.client import Client
@@ -37,12 +37,14 @@ from hotvirt.node.folders import run_folder
 NAME = "live"
 GIB = 1 << 30
 PATIENCE = 120.0
+SILENCE = 0.5
+"""Seconds without a word after which everything has been told."""
 GUEST_BUILD = Path(__file__).resolve().parents[1] / "demo" / "guest" / "build"
 # vCPUs and GiB of memory, each from (1, 1) and back again.
 CHANGES = {"+1 vCPU, parked": (2, 1), "+7 vCPUs, parked": (8, 1), "+1 GiB": (1, 2)}
 # Never plugged before: so many vCPUs at a time, so often for each side in one boot.
-NEW = {"+1 vCPU, new": (1, 7), "+7 vCPUs, new": (7, 1)}
-SLOTS = 15
+NEW = {"+1 vCPU, new": (1, 7), "+7 vCPUs, new": (7, 3)}
+SLOTS = 43
 Times = dict[str, list[float]]
 Object = dict[str, Any]
 
@@ -68,14 +70,14 @@ class Hotvirt:
         subprocess.run([str(HOTVIRT), *arguments], check=True, env=environment, stdout=subprocess.DEVNULL)
 
     def up(self) -> None:
-        self.run("up", "--detach", "--port", "0", "--allocatable", "cpu=32,memory=64Gi")
+        self.run("up", "--detach", "--port", "0", "--allocatable", "cpu=64,memory=64Gi")
 
     def down(self) -> None:
         self.run("down")
 
 
 class Owner:
-    """Who edits the VM, and watches its VMI all the time."""
+    """Who edits the VM, and watches it, its VMI and their events all the time."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -87,22 +89,26 @@ class Owner:
     async def of(cls, hotvirt: Hotvirt) -> AsyncIterator[Owner]:
         async with Client(load_kubeconfig(hotvirt.state / "kubeconfig")) as client:
             owner = cls(client)
-            watch = asyncio.create_task(owner._watch())
+            watches = [asyncio.create_task(owner._watch(resource)) for resource in (VMIS, VMS, EVENTS)]
             try:
                 yield owner
             finally:
-                watch.cancel()
-                await asyncio.wait([watch])
+                for watch in watches:
+                    watch.cancel()
+                await asyncio.wait(watches)
 
-    async def _watch(self) -> None:
-        listed = await self.client.list(VMIS, NAMESPACE)
-        self._see(listed.items[0] if listed.items else None)
-        async for event in self.client.watch(VMIS, NAMESPACE, resource_version=listed.resource_version):
-            if event.type != "BOOKMARK":
-                self._see(None if event.type == "DELETED" else event.object)
+    async def _watch(self, resource: Resource) -> None:
+        while True:  # a watch ends after some minutes
+            listed = await self.client.list(resource, NAMESPACE)
+            self._see(resource, listed.items[0] if listed.items else None)
+            since = listed.resource_version
+            async for event in self.client.watch(resource, NAMESPACE, resource_version=since):
+                if event.type != "BOOKMARK":
+                    self._see(resource, None if event.type == "DELETED" else event.object)
 
-    def _see(self, vmi: Object | None) -> None:
-        self._vmi = vmi
+    def _see(self, resource: Resource, found: Object | None) -> None:
+        if resource is VMIS:
+            self._vmi = found
         self._news.set()
 
     async def until(self, holds: Callable[[Object], Any]) -> None:
@@ -127,9 +133,19 @@ class Owner:
         await self.until(has(vcpus, gib))
 
     async def bring_to(self, vcpus: int, gib: int = 1) -> None:
-        """Until nobody has anything left to do for it."""
+        """Until nobody has anything left to do for it, and nothing left to tell."""
         await self.edit(vcpus, gib)
         await self.until(rests(vcpus, gib))
+        await self.silence()
+
+    async def silence(self) -> None:
+        """What comes behind a change (events, the VM's status) is not to be in the way of the next one."""
+        while True:
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), SILENCE)
+            except TimeoutError:
+                return
 
 
 def has(vcpus: int, gib: int) -> Callable[[Object], bool]:
@@ -249,7 +265,8 @@ class Bench:
         for number in range(boots):
             print(f"{what}, boot {number + 1} of {boots}", file=sys.stderr)
             folder = uvloop.run(boot(self._hotvirt))
-            first, second = range(1, 1 + times * step, step), range(1 + times * step, SLOTS, step)
+            middle = 1 + times * step
+            first, second = range(1, middle, step), range(middle, middle + times * step, step)
             if number % 2 == 0:
                 uvloop.run(self._ours_new(what, first, step))
                 self._hotvirt.down()
@@ -268,6 +285,7 @@ class Bench:
             for size in sizes:
                 self._add(self.ours, what, await timed(owner.change(size + step)))
                 await owner.until(rests(size + step, 1))
+                await owner.silence()
 
     async def _bare_new(self, folder: Path, what: str, sizes: range, step: int) -> None:
         async with by_hand(folder) as machine:
