@@ -28,6 +28,7 @@ class Vcpus:
         self._agent = agent
         self._waiter = waiter
         self._listed: tuple[float, list[dict[str, Any]]] | None = None
+        self._always_on: set[int] = set()
 
     def forget_guest(self) -> None:
         """Something happened: what the guest said before may not be so any more."""
@@ -41,6 +42,11 @@ class Vcpus:
 
     async def _list(self) -> list[dict[str, Any]]:
         listed = await self._agent.vcpus()
+        if not _always_on(listed) <= self._always_on:
+            # A vCPU that is just being added looks like one that cannot be switched off: the guest's kernel
+            # makes its folder before the switch in it, and the agent takes what has no switch for online.
+            listed = await self._agent.vcpus()
+        self._always_on = _always_on(listed)
         self._listed = time.monotonic(), listed
         return listed
 
@@ -123,3 +129,7 @@ class Vcpus:
             await self._do("device_del", {"id": command.vcpu_id(slot.socket, slot.core, slot.thread)})
         if spare:
             await self._waiter.until(settled, timeout)
+
+
+def _always_on(listed: list[dict[str, Any]]) -> set[int]:
+    return {int(vcpu["logical-id"]) for vcpu in listed if vcpu.get("online") and not vcpu.get("can-offline")}
