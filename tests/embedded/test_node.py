@@ -18,6 +18,7 @@ from hotvirt.embedded.node.process_runtime import ProcessRuntime
 
 from .one_machine import NODE, OneMachine, condition, one_machine, pod, state_of
 
+DEAF = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
 FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 
 
@@ -32,6 +33,17 @@ async def read_all(machine: OneMachine, obj: dict[str, Any], options: LogOptions
     assert machine.node
     chunks = machine.node.log(obj["metadata"]["uid"], "compute", options)
     return b"".join([chunk async for chunk in chunks])
+
+
+async def ready(machine: OneMachine, obj: dict[str, Any]) -> None:
+    """Wait for the script to say that it is ready: a Pod runs before its shell has set its traps."""
+    assert machine.node
+    said = b""
+    async for chunk in machine.node.log(obj["metadata"]["uid"], "compute", LogOptions(follow=True)):
+        said += chunk
+        if b"ready\n" in said:
+            return
+    raise AssertionError(f"the script ended before it was ready: {said!r}")
 
 
 async def test_the_node_registers_itself(machine: OneMachine) -> None:
@@ -126,7 +138,7 @@ async def test_the_logs_of_an_ended_pod_stay_until_it_is_deleted(machine: OneMac
 
 
 async def test_deleting_runs_prestop_then_sigterm_and_leaves_nothing(machine: OneMachine) -> None:
-    script = "trap 'echo term; exit 7' TERM; while :; do sleep 0.02; done"
+    script = "trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.02; done"
     pre_stop = {"exec": {"command": ["hotvirt-launcher", "echo $WHO > $HOTVIRT_CONTAINER_ROOT/run/pre"]}}
     container = {
         "lifecycle": {"preStop": pre_stop},
@@ -136,6 +148,7 @@ async def test_deleting_runs_prestop_then_sigterm_and_leaves_nothing(machine: On
     volumes = {"volumes": [{"name": "run", "emptyDir": {}}]}
     await machine.create(PODS, pod("a", script, container=container, spec=volumes))
     running = await machine.phase("a", "Running")
+    await ready(machine, running)
     run_folder = machine.folder(running) / "volumes/kubernetes.io~empty-dir/run"
     assert machine.node and isinstance(machine.node.runtime, ProcessRuntime)
     namespace = machine.node.runtime.network.existing(running["metadata"]["uid"])
@@ -152,15 +165,15 @@ async def test_deleting_runs_prestop_then_sigterm_and_leaves_nothing(machine: On
     last = await watching
     assert state_of(last)["terminated"]["exitCode"] == 7
     assert seen and seen[0] == "me\n"
-    assert await follower == b"term\n"
+    assert await follower == b"ready\nterm\n"
     await machine.until_gone(PODS, "a")
     assert namespace and not (namespace.namespace and namespace.namespace.exists())
     assert not machine.node.runtime.cgroups.pids(running["metadata"]["uid"])
 
 
 async def test_what_does_not_listen_is_killed_when_its_time_is_over(machine: OneMachine) -> None:
-    await machine.create(PODS, pod("a", "trap '' TERM; while :; do sleep 0.05; done"))
-    await machine.phase("a", "Running")
+    await machine.create(PODS, pod("a", DEAF))
+    await ready(machine, await machine.phase("a", "Running"))
     ended = asyncio.create_task(machine.until(PODS, "a", lambda obj: "terminated" in state_of(obj)))
     await machine.client.delete(PODS, "a", "default", grace=1)
     assert state_of(await ended)["terminated"]["exitCode"] == 137
@@ -168,8 +181,8 @@ async def test_what_does_not_listen_is_killed_when_its_time_is_over(machine: One
 
 
 async def test_a_shorter_grace_period_cuts_a_longer_one_short(machine: OneMachine) -> None:
-    await machine.create(PODS, pod("a", "trap '' TERM; while :; do sleep 0.05; done"))
-    await machine.phase("a", "Running")
+    await machine.create(PODS, pod("a", DEAF))
+    await ready(machine, await machine.phase("a", "Running"))
     await machine.client.delete(PODS, "a", "default", grace=600)
     await machine.client.delete(PODS, "a", "default", grace=1)
     await machine.until_gone(PODS, "a")
