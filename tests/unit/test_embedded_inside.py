@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from hotvirt.embedded.inside import Inside, InsideTransport
 from hotvirt.embedded.pki import Pki
 from hotvirt.kube.client import Client
 from hotvirt.kube.config import ClientConfig
-from hotvirt.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
+from hotvirt.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Gone, NotFound
 from tests.inprocess import quick_folder
 
 
@@ -69,6 +70,48 @@ async def test_the_same_answers_by_socket_and_inside(world: World, there: bool) 
             assert event.object["metadata"]["name"] == "b"
             break
         await client.delete(CONFIGMAPS, "a", "ns")
+
+
+@pytest.mark.parametrize("there", [False, True])
+async def test_a_watch_by_socket_and_inside(world: World, there: bool) -> None:
+    world.inside.server = world.server if there else None
+    async with world.client("one", names.MASTERS_GROUP) as client:
+        await client.create(NAMESPACES, {"metadata": {"name": "ns"}})
+        since = (await client.list(CONFIGMAPS, "ns")).resource_version
+        watch = client.watch(CONFIGMAPS, "ns", resource_version=since, label_selector="x=1")
+        first = asyncio.ensure_future(anext(watch))
+        for name, labels in (("a", {}), ("b", {"x": "1"})):
+            await client.create(CONFIGMAPS, {"metadata": {"name": name, "labels": labels}}, "ns")
+        event = await first
+        assert (event.type, event.object["metadata"]["name"]) == ("ADDED", "b")
+        await client.delete(CONFIGMAPS, "b", "ns")
+        assert (await anext(watch)).type == "DELETED"
+        assert (client.transport._session is None) == there
+        await watch.aclose()
+        if there:  # over a socket, the server hears of it a moment later
+            assert not world.server.api.hub.count()
+        world.server.store.compact(everything=True)
+        with pytest.raises(Gone):
+            await anext(client.watch(CONFIGMAPS, "ns", resource_version="1"))
+
+
+async def test_a_watch_inside_ends_with_the_server(world: World) -> None:
+    world.inside.server = world.server
+    async with world.client("one", names.MASTERS_GROUP) as client:
+        since = (await client.list(CONFIGMAPS, "default")).resource_version
+        watch = client.watch(CONFIGMAPS, "default", resource_version=since)
+        await client.create(CONFIGMAPS, {"metadata": {"name": "a"}}, "default")
+        assert (await anext(watch)).type == "ADDED"
+        world.server.api.hub.close()
+        assert await anext(watch, None) is None
+
+
+async def test_a_watch_inside_is_refused_as_any_other(world: World) -> None:
+    world.inside.server = world.server
+    async with world.client("stranger") as client:
+        with pytest.raises(Forbidden):
+            await anext(client.watch(CONFIGMAPS, "default", resource_version="0"))
+    assert not world.server.api.hub.count()
 
 
 async def test_inside_counts_who_one_is_and_is_written_down(world: World) -> None:

@@ -1,23 +1,26 @@
 """Requests of Hotvirt's own parts to the API server in the same process: the same checks, without HTTP.
 
 A part has its token as everybody else, and is authenticated, audited and answered as everybody else; only the
-way there is a call. Watches, and whatever comes before the server is there, go over its socket.
+way there is a call, and a watch is handed on without a connection. Logs, the aggregated API, and whatever
+comes before the server is there go over its socket.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from aiohttp import web
 from multidict import CIMultiDict, MultiDict
 
+from hotvirt.embedded.apiserver.read import STREAM
 from hotvirt.embedded.apiserver.server import AGGREGATED, ApiServer
 from hotvirt.kube.config import ClientConfig
 from hotvirt.kube.errors import Unreachable
-from hotvirt.kube.metrics import REQUEST_DURATION, REQUESTS
+from hotvirt.kube.metrics import REQUEST_DURATION, REQUESTS, counter, histogram
 from hotvirt.kube.transport import Transport, refusal_of
 
 HOST = "inside"
@@ -46,6 +49,36 @@ class InsideRequest(dict[Any, Any]):
 
     async def read(self) -> bytes:
         return self._body
+
+
+class InsideStream(web.StreamResponse):
+    """A watch whose reader is in this process. Nothing holds its writer up: the reader is as quick."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._chunks: asyncio.Queue[bytes] = asyncio.Queue()
+        self.begun = asyncio.Event()
+
+    @property
+    def prepared(self) -> bool:
+        return self.begun.is_set()
+
+    async def prepare(self, request: object) -> None:
+        self.begun.set()
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._chunks.put_nowait(bytes(data))
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """The end is the end of whoever writes (`end`)."""
+
+    def end(self) -> None:
+        self.begun.set()
+        self._chunks.put_nowait(b"")
+
+    async def read(self) -> AsyncGenerator[bytes, None]:
+        while chunk := await self._chunks.get():
+            yield chunk
 
 
 def _is_plain(path: str) -> bool:
@@ -83,14 +116,47 @@ class InsideTransport(Transport):
         except TimeoutError as error:
             raise Unreachable(f"No answer from the API in time ({method} {path}).") from error
         finally:
-            REQUESTS.labels(code, method, HOST).inc()
-            REQUEST_DURATION.labels(method, HOST).observe(time.monotonic() - started)
+            counter(REQUESTS, code, method, HOST).inc()
+            histogram(REQUEST_DURATION, method, HOST).observe(time.monotonic() - started)
         return self._read(answer)
 
-    def _read(self, answer: web.Response) -> bytes:
+    @asynccontextmanager
+    async def chunks(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        inactivity: float | None = None,
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        server = self._inside.server
+        if server is None or not _is_plain(path) or "watch" not in (params or {}):
+            async with super().chunks(method, path, params=params, inactivity=inactivity) as chunks:
+                yield chunks
+            return
+        await self._wait_for_limit(method)
+        request = InsideRequest(method, path, params or {}, self._headers(None), b"")
+        stream = request[STREAM] = InsideStream()
+        started, code = time.monotonic(), "<error>"
+        writer = asyncio.create_task(server.answer(request), name=f"watch of {path}")
+        writer.add_done_callback(lambda _: stream.end())
+        try:
+            await stream.begun.wait()
+            answer = writer.result() if writer.done() else stream
+            code = str(answer.status)
+            histogram(REQUEST_DURATION, method, HOST).observe(time.monotonic() - started)
+            self._read(answer)
+            async with aclosing(stream.read()) as chunks:
+                yield chunks
+        finally:
+            counter(REQUESTS, code, method, HOST).inc()
+            writer.cancel()
+            await asyncio.wait([writer])
+
+    def _read(self, answer: web.StreamResponse) -> bytes:
         for warning in answer.headers.getall("Warning", ()):
             self._warn(warning)
-        sent = answer.body
+        sent = answer.body if isinstance(answer, web.Response) else None
         assert sent is None or isinstance(sent, bytes)
         if answer.status >= 300:
             raise refusal_of(answer.status, sent or b"", answer.headers, answer.reason)

@@ -399,8 +399,8 @@ class Client:
         """The answer line by line, as it comes (watches, logs with follow)."""
         rest = b""
         try:
-            async with self.transport.stream(method, path, params=params, inactivity=inactivity) as answer:
-                async for chunk in answer.content.iter_any():
+            async with self.transport.chunks(method, path, params=params, inactivity=inactivity) as chunks:
+                async for chunk in chunks:
                     whole, newline, tail = chunk.rpartition(b"\n")
                     if not newline:
                         rest += chunk

@@ -164,6 +164,19 @@ class Transport:
         finally:
             counter(REQUESTS, code, method, self._host).inc()
 
+    @asynccontextmanager
+    async def chunks(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        inactivity: float | None = None,
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """An answer without an end: what there is of it, as it comes."""
+        async with self.stream(method, path, params=params, inactivity=inactivity) as answer:
+            yield answer.content.iter_any()
+
     def _warn(self, header: str) -> None:
         for text in WARNING.findall(header):
             self.on_warning(text.replace('\\"', '"').replace("\\\\", "\\"))

@@ -32,6 +32,8 @@ from .tables import Tables
 from .write import load
 
 BOOKMARK_EVERY: Final = 60.0
+STREAM: Final = web.RequestKey("stream", web.StreamResponse)
+"""What a request wants its watch written to, where there is no connection."""
 
 
 class Reader:
@@ -184,7 +186,8 @@ class Reader:
             (call.kind.api_version, form, include(call)) if form.name != "table" else object(),
             render,
         )
-        response = web.StreamResponse(headers={"Cache-Control": "no-cache, private"})
+        response = call.request[STREAM] if STREAM in call.request else web.StreamResponse()
+        response.headers["Cache-Control"] = "no-cache, private"
         response.content_type = "application/json"
         for warning in call.warnings:
             response.headers.add("Warning", warning_value(warning))

@@ -125,11 +125,9 @@ class ApiServer:
 
     # One request -----------------------------------------------------------------------------------------
 
-    async def answer(self, request: Any) -> web.Response:
+    async def answer(self, request: Any) -> web.StreamResponse:
         """Answer what looks like a request to an object or document of the API: for parts in this process."""
-        answer = await self._serve(request, self._route)
-        assert isinstance(answer, web.Response), "watches go over a socket"
-        return answer
+        return await self._serve(request, self._route)
 
     @web.middleware
     async def _serve(
