@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hotvirt.kube.patch import apply_merge_patch
 from hotvirt.plan.config import ClusterConfig
 from hotvirt.plan.defaults import vmi_defaults
+from hotvirt.plan.differences import acted_on, differences
 from hotvirt.plan.live import UpdatePlan, plan_update
 
 CONFIG = ClusterConfig()
@@ -285,8 +287,15 @@ def apply(spec: dict[str, Any], changes: list[tuple[str, Any]]) -> dict[str, Any
 
 @given(edits)
 def test_reverting_clears_everything(changes: list[tuple[str, Any]]) -> None:
-    apply(template(), changes)
-    assert plan(template()).restart == []
+    """What was live is taken back, what waited waits no more."""
+    started = vmi_of(template())
+    forth = plan_update(vm_of(apply(template(), changes)), started, CONFIG, template())
+    changed = apply_merge_patch(started, forth.vmi_patch)
+    back = plan_update(vm_of(template()), changed, CONFIG, template())
+    assert back.restart == []
+    reverted = apply_merge_patch(changed, back.vmi_patch)
+    assert plan_update(vm_of(template()), reverted, CONFIG, template()) == UpdatePlan()
+    assert list(differences(acted_on(started["spec"]), acted_on(reverted["spec"]))) == []
 
 
 @given(edits)
@@ -308,13 +317,7 @@ def test_stage_stages_everything(changes: list[tuple[str, Any]]) -> None:
 def test_the_plan_is_stable_once_its_live_part_is_done(changes: list[tuple[str, Any]]) -> None:
     new = apply(template(), changes)
     first = plan_update(vm_of(new), vmi_of(template()), CONFIG, template())
-    vmi = vmi_of(template())
-    if "spec" in first.vmi_patch:
-        domain = first.vmi_patch["spec"].get("domain", {})
-        vmi["spec"]["domain"]["cpu"] |= domain.get("cpu", {})
-        vmi["spec"]["domain"]["memory"] |= domain.get("memory", {})
-        vmi["spec"]["domain"] |= {"resources": domain["resources"]} if "resources" in domain else {}
-        vmi["spec"] |= {key: value for key, value in first.vmi_patch["spec"].items() if key != "domain"}
+    vmi = apply_merge_patch(vmi_of(template()), first.vmi_patch)
     second = plan_update(vm_of(new), vmi, CONFIG, template())
     assert second.live == [] and second.vmi_patch == {}
     assert second.restart == first.restart
