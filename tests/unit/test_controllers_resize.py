@@ -1,11 +1,14 @@
 """The Pod-resize part of a live change: its order, its condition, refusals, and no asking in a loop."""
 
 import asyncio
+import time
 
 import pytest
 import pytest_asyncio
 
+from hotvirt.api.meta import parse_time
 from hotvirt.api.resources import NODES, PODS, RESOURCEQUOTAS, VMIS, VMS
+from hotvirt.controllers import resize
 from tests.inprocess import NODE, controlled, quick_folder, vm_manifest
 from tests.kube import condition, in_phase, shows
 
@@ -43,6 +46,15 @@ def cpu(pod: dict) -> str:
     return compute["resources"]["requests"]["cpu"]
 
 
+def because(reason: str):
+    """The change stands, for this reason."""
+    return lambda vmi: (condition(vmi, CHANGE) or {}).get("reason") == reason
+
+
+def granted(vcpus: int):
+    return lambda vmi: vmi["status"].get("hotvirt", {}).get("granted", {}).get("vcpus") == vcpus
+
+
 async def pod_name(node) -> str:
     return (await node.pod_of("one"))["metadata"]["name"]
 
@@ -61,9 +73,7 @@ async def test_the_pod_grows_before_the_guest(world):
     assert vmi["status"]["currentCPUTopology"]["sockets"] == 1
     pod = await cluster.until(PODS, name, lambda each: cpu(each) == "200m")
     await node.run_containers(pod)
-    vmi = await cluster.until(
-        VMIS, "one", lambda each: (condition(each, CHANGE) or {}).get("reason") == "GuestPending"
-    )
+    vmi = await cluster.until(VMIS, "one", because("GuestPending"))
     await node.guest(vmi, sockets=2)
     vmi = await cluster.until(VMIS, "one", lambda each: not condition(each, CHANGE))
     assert "change" not in vmi["status"].get("hotvirt", {})
@@ -73,6 +83,30 @@ async def test_the_pod_grows_before_the_guest(world):
     completed = await told(cluster, "ResizeCompleted")
     assert completed.startswith("sockets 1 → 2 (1 → 2 vCPUs) in ")
     assert completed.endswith(" ms")
+
+
+async def test_a_node_that_answers_at_once_has_beginning_and_grant_told_in_one_write(world, monkeypatch):
+    monkeypatch.setattr(resize, "AT_ONCE", 3600.0)
+    cluster, node = world
+    name = await pod_name(node)
+    before, seen = time.time(), []
+
+    def is_granted(vmi):
+        seen.append((granted(2)(vmi), bool(condition(vmi, CHANGE))))
+        return seen[-1][0]
+
+    waiting = asyncio.create_task(cluster.until(VMIS, "one", is_granted))
+    await want(cluster, 2)
+    pod = await cluster.until(PODS, name, lambda each: cpu(each) == "200m")
+    asked = time.time()
+    await node.run_containers(pod)
+    vmi = await waiting
+    assert set(seen) == {(False, False), (True, True)}
+    assert "the guest's turn" in condition(vmi, CHANGE)["message"]
+    assert before <= parse_time(vmi["status"]["hotvirt"]["change"]["startedAt"]) <= asked
+    await node.guest(vmi, sockets=2)
+    await cluster.until(VMIS, "one", lambda each: not condition(each, CHANGE))
+    assert await told(cluster, "ResizeStarted") == "sockets 1 → 2 (1 → 2 vCPUs)"
 
 
 async def test_a_change_of_the_pod_alone_says_what_it_gets(world):
@@ -94,9 +128,7 @@ async def test_a_deferred_resize_is_said_and_waited_for(world):
     pod = await cluster.until(PODS, name, lambda each: cpu(each) == "200m")
     pending = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "node is busy"}
     await node.say(pod, {"conditions": [*pod["status"]["conditions"], pending]})
-    vmi = await cluster.until(
-        VMIS, "one", lambda each: condition(each, CHANGE)["reason"] == "PodResizeDeferred"
-    )
+    vmi = await cluster.until(VMIS, "one", because("PodResizeDeferred"))
     assert "node is busy" in condition(vmi, CHANGE)["message"]
     assert cpu(await cluster.get(PODS, name)) == "200m"
 
@@ -114,7 +146,7 @@ async def test_an_infeasible_size_is_taken_back_and_tried_again_when_the_node_gr
     }
     others = pod["status"]["conditions"]
     await node.say(pod, {"conditions": [*others, pending]})
-    vmi = await cluster.until(VMIS, "one", lambda each: condition(each, CHANGE)["reason"] == "NodeCapacity")
+    vmi = await cluster.until(VMIS, "one", because("NodeCapacity"))
     assert "not enough cpu" in condition(vmi, CHANGE)["message"]
     pod = await cluster.until(PODS, name, lambda each: cpu(each) == "100m")
     await node.say(pod, {"conditions": others})
@@ -130,7 +162,7 @@ async def test_an_infeasible_size_is_taken_back_and_tried_again_when_the_node_gr
     await cluster.patch(NODES, NODE, {"status": {"allocatable": {"cpu": "16"}}}, status=True)
     pod = await cluster.until(PODS, name, lambda each: cpu(each) == "200m")
     await node.run_containers(pod)
-    vmi = await cluster.get(VMIS, "one")
+    vmi = await cluster.until(VMIS, "one", granted(2))
     await node.guest(vmi, sockets=2)
     await cluster.until(VMIS, "one", lambda each: not condition(each, CHANGE))
 
@@ -143,7 +175,7 @@ async def test_an_edit_taken_back_takes_the_pod_back(world):
     pending = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "node is busy"}
     others = pod["status"]["conditions"]
     await node.say(pod, {"conditions": [*others, pending]})
-    await cluster.until(VMIS, "one", lambda each: condition(each, CHANGE)["reason"] == "PodResizeDeferred")
+    await cluster.until(VMIS, "one", because("PodResizeDeferred"))
     await cluster.patch(VMIS, "one", {"spec": {"domain": {"cpu": {"sockets": 1}}}})
     pod = await cluster.until(PODS, name, lambda each: cpu(each) == "100m")
     await node.say(pod, {"conditions": others})
@@ -159,7 +191,7 @@ async def test_a_second_edit_goes_on_from_where_the_first_is(world):
     await want(cluster, 4)
     pod = await cluster.until(PODS, name, lambda each: cpu(each) == "400m")
     await node.run_containers(pod)
-    vmi = await cluster.get(VMIS, "one")
+    vmi = await cluster.until(VMIS, "one", granted(4))
     await node.guest(vmi, sockets=4)
     await cluster.until(VMIS, "one", lambda each: not condition(each, CHANGE))
     assert (await told(cluster, "ResizeCompleted")).startswith("sockets 1 → 4 (1 → 4 vCPUs) in ")

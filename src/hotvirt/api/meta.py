@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -72,9 +73,13 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def micro_time(seconds: float) -> str:
+    """Seconds since the epoch in RFC 3339 with microseconds, as metav1.MicroTime."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
 def now_micro() -> str:
-    """The time in RFC 3339 with microseconds, as metav1.MicroTime."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return micro_time(time.time())
 
 
 def parse_time(text: str) -> float:

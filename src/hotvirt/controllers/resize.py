@@ -8,11 +8,10 @@ what was refused. Lost, that means one more try.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -20,7 +19,7 @@ from hotvirt.api import names
 from hotvirt.api.conditions import TRUE, Condition, find, remove, set_condition
 from hotvirt.api.core import Pod
 from hotvirt.api.kubevirt import SizeChange, VirtualMachineInstance, VMIStatus
-from hotvirt.api.meta import now_micro, parse_time
+from hotvirt.api.meta import micro_time, parse_time
 from hotvirt.api.quantity import Quantity
 from hotvirt.api.resources import PODS
 from hotvirt.kube.client import Client
@@ -40,8 +39,6 @@ from .caches import Caches
 from .worlds import Worlds
 from .writes import write_status
 
-A = TypeVar("A")
-B = TypeVar("B")
 RETRY_REFUSED: Final = 300.0
 """Seconds until a size is asked for again that was refused for a reason whose end nothing tells."""
 SECOND_TRY: Final = 2.0
@@ -49,6 +46,8 @@ SECOND_TRY: Final = 2.0
 server counts with its own copies of quotas, limits and Pods, and no event tells when they have caught up."""
 QUIET: Final = 1.0
 """Seconds before a stage that goes well is written into the condition: most changes are over sooner."""
+AT_ONCE: Final = 0.1
+"""Seconds for a node to give a larger Pod its size: then one write begins the change and grants it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +62,18 @@ class _Refused:
         """Refused again for what has changed since: the API server may not have seen that yet."""
         mine = self.refusal
         return (mine.target, mine.cause) == (refusal.target, refusal.cause) and mine.world != refusal.world
+
+
+@dataclass(frozen=True, slots=True)
+class _Resized:
+    """What we did to a Pod's size last."""
+
+    uid: str
+    version: int
+    """The Pod's version after it."""
+    generation: int
+    """Of the VMI that it was done for."""
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +114,7 @@ class PodResizer:
         self._agents = agents
         self._clock = clock
         self._refused: dict[str, _Refused] = {}
-        self._resized: dict[Key, tuple[str, int]] = {}
-        """The Pod of a VMI (its uid), and its version after our last change of its size."""
+        self._resized: dict[Key, _Resized] = {}
 
     def forget(self, key: Key) -> None:
         """The VMI is gone."""
@@ -142,8 +152,11 @@ class PodResizer:
             and podresize.grows_only(sight.target, sight.asked)
         ):
             # Nothing depends on which of the two comes first: a larger Pod does no harm.
-            begun, verdict = await _both(self._begin_or_grant(sight, granted), self._step(sight))
-            return await self._report(begun, verdict)
+            verdict = await self._step(sight)
+            left = self._may_wait(sight, verdict)
+            if left > 0:
+                return vmi, left
+            return await self._report(await self._begin_or_grant(sight, granted), verdict)
         sight = await self._begin_or_grant(sight, granted)
         if not sight.pending and not _has_ended(sight):
             # A copy of the Pod from before we asked for more would show a change that is over.
@@ -170,8 +183,8 @@ class PodResizer:
     async def _fresh(self, sight: _Sight) -> _Sight | None:
         """With a Pod that is no older than what we did to it last."""
         metadata = sight.pod.metadata
-        uid, version = self._resized.get(sight.vmi.metadata.key, ("", 0))
-        if uid == metadata.uid and int(metadata.resource_version) >= version:
+        last = self._resized.get(sight.vmi.metadata.key)
+        if last and last.uid == metadata.uid and int(metadata.resource_version) >= last.version:
             return sight
         try:
             pod = await self._client.get(PODS, metadata.name, metadata.namespace, cls=Pod)
@@ -180,6 +193,20 @@ class PodResizer:
         return self._look(sight.vmi, pod) if pod.metadata.uid == metadata.uid else None
 
     # Beginning, granting, ending
+
+    def _asked_at(self, sight: _Sight) -> float | None:
+        """When the Pod was asked for what this generation of the VMI wants; None: not by us."""
+        last = self._resized.get(sight.vmi.metadata.key)
+        mine = last and (last.uid, last.generation) == (sight.pod.metadata.uid, sight.vmi.metadata.generation)
+        return last.at if last and mine else None
+
+    def _may_wait(self, sight: _Sight, verdict: Verdict) -> float:
+        """Seconds for which the beginning of a growth need not be told: the grant may tell it."""
+        at, seen = self._asked_at(sight), sight.seen
+        begun = sight.vmi.status.hotvirt.change is not None
+        if at is None or begun or verdict.reason not in WELL or not seen.wanted.exceeds(seen.granted):
+            return 0.0
+        return at + AT_ONCE - self._clock()
 
     async def _begin_or_grant(self, sight: _Sight, granted: change.Guest) -> _Sight:
         """The writes that come before the Pod is asked: that a change has begun, and what is granted."""
@@ -190,13 +217,13 @@ class PodResizer:
         missing = [kind for kind in sight.pending if find(old.conditions, kind) is None]
         conditions = list(old.conditions)
         for kind in missing:
-            condition = self._condition(sight, kind, "PodResize", "the Pod comes first, then the guest.")
+            condition = self._condition(sight, kind, "PodResize", _first(sight, granted))
             conditions = set_condition(conditions, condition)
         if missing:
             begins = old.hotvirt.change is None
             new = msgspec.structs.replace(new, conditions=tuple(conditions))
         if begins:
-            new = _with_hotvirt(new, change=_start_of(sight))
+            new = _with_hotvirt(new, change=_start_of(sight, self._asked_at(sight) or self._clock()))
         vmi = await write_status(self._client, self._caches.vmis, vmi, old, new)
         if begins:
             self._recorder.event(vmi, "Normal", "ResizeStarted", _change_text(vmi) or _pod_text(sight.target))
@@ -273,6 +300,7 @@ class PodResizer:
         patch = size.patch(names.CONTAINER_COMPUTE)
         patch["metadata"] = {"resourceVersion": pod.metadata.resource_version}
         self._resized.pop(vmi.metadata.key, None)  # until the answer is here, nobody knows what it is
+        at = self._clock()
         resized = await self._client.patch(
             PODS,
             pod.metadata.name,
@@ -283,7 +311,9 @@ class PodResizer:
             cls=Pod,
         )
         self._caches.pods.learn(resized)
-        self._resized[vmi.metadata.key] = pod.metadata.uid, int(resized.metadata.resource_version)
+        self._resized[vmi.metadata.key] = _Resized(
+            pod.metadata.uid, int(resized.metadata.resource_version), vmi.metadata.generation, at
+        )
 
     # Telling
 
@@ -331,13 +361,6 @@ class PodResizer:
         )
 
 
-async def _both(one: Awaitable[A], other: Awaitable[B]) -> tuple[A, B]:
-    """Both to their end, whatever comes of each."""
-    first, second = asyncio.ensure_future(one), asyncio.ensure_future(other)
-    await asyncio.gather(first, second, return_exceptions=True)
-    return first.result(), second.result()
-
-
 def _answers(pod: Pod) -> tuple[Condition, ...]:
     """What the node says of the size that is asked for now: its word about an earlier one may still stand."""
     generation = pod.metadata.generation
@@ -362,13 +385,19 @@ def _with_hotvirt(status: VMIStatus, **fields: object) -> VMIStatus:
     return msgspec.structs.replace(status, hotvirt=hotvirt)
 
 
-def _start_of(sight: _Sight) -> SizeChange:
+def _first(sight: _Sight, granted: change.Guest) -> str:
+    if granted.exceeds(sight.seen.granted):
+        return "the Pod has its new size, now it is the guest's turn."
+    return "the Pod comes first, then the guest."
+
+
+def _start_of(sight: _Sight, at: float) -> SizeChange:
     shape = topology(sight.vmi.spec.domain)
     current = sight.seen.current
     return SizeChange(
         sockets=max(1, current.vcpus // (shape.cores * shape.threads)),
         guest=_memory(sight.vmi, current.memory),
-        started_at=now_micro(),
+        started_at=micro_time(at),
     )
 
 
