@@ -9,7 +9,7 @@ from hotvirt.api import codec, names
 from hotvirt.api.kubevirt import VirtualMachineInstance
 from hotvirt.api.pods import Pod
 from hotvirt.api.quantity import Quantity
-from hotvirt.api.resources import PODS, VMIS, VMS
+from hotvirt.api.resources import KUBEVIRTS, PODS, VMIS, VMS
 from hotvirt.plan.change import CONDITIONS
 from hotvirt.plan.config import ClusterConfig
 from hotvirt.plan.podresize import actual_size, asked_size, size_of
@@ -47,6 +47,13 @@ async def edit(cluster: Cluster, name: str, sockets: int | None = None, guest: s
     if guest is not None:
         domain["memory"] = {"guest": guest}
     await cluster.patch(VMS, name, {"spec": {"template": {"spec": {"domain": domain}}}})
+
+
+async def gate(cluster: Cluster, on: bool) -> None:
+    """Switch InPlaceHotplug on or off."""
+    developer = {"disabledFeatureGates": [] if on else [names.GATE_IN_PLACE_HOTPLUG]}
+    configuration = {"spec": {"configuration": {"developerConfiguration": developer}}}
+    await cluster.patch(KUBEVIRTS, names.KUBEVIRT_NAME, configuration)
 
 
 def at_rest(sockets: int, guest: str) -> Callable[[Object], bool]:

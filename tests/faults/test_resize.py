@@ -10,7 +10,7 @@ import pytest
 from hotvirt.api import names
 from hotvirt.api.resources import EVENTS, KUBEVIRTS, VMIMS, VMIS, VMS
 from tests.faults.machines import machines
-from tests.faults.resizing import LONG, boot, boot_id, edit, machine, pod_of, reason, rests
+from tests.faults.resizing import LONG, boot, boot_id, edit, gate, machine, pod_of, reason, rests
 from tests.kube import condition
 
 NAME = "one"
@@ -117,12 +117,6 @@ async def test_resources_alone_change_the_pod_and_not_the_guest(world):
     await rests(cluster, NAME, 2, "3Gi")
     await edit(cluster, NAME, guest="1Gi")
     await rests(cluster, NAME, 2, "1Gi")
-
-
-async def gate(cluster, on: bool) -> None:
-    developer = {"disabledFeatureGates": [] if on else ["InPlaceHotplug"]}
-    configuration = {"spec": {"configuration": {"developerConfiguration": developer}}}
-    await cluster.patch(KUBEVIRTS, names.KUBEVIRT_NAME, configuration)
 
 
 async def test_the_gate_off_and_on_in_the_middle(cluster):

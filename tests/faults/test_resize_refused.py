@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from hotvirt.api import names
-from hotvirt.api.resources import LEASES, LIMITRANGES, NODES, RESOURCEQUOTAS, VMIS, VMS
+from hotvirt.api.resources import KUBEVIRTS, LEASES, LIMITRANGES, NODES, RESOURCEQUOTAS, VMIS, VMS
 from tests.faults.machines import Machines, machines
-from tests.faults.resizing import LONG, boot, boot_id, edit, machine, pod_of, reason, rests
+from tests.faults.resizing import LONG, boot, boot_id, edit, gate, machine, pod_of, reason, rests
 from tests.inprocess import NODE, Cluster
 from tests.kube import condition
 
@@ -70,6 +70,29 @@ async def test_a_full_node_and_another_machine_that_leaves(in_memory):
         await old_size_stays(cluster, booted)
         await cluster.admin.delete(VMS, OTHER, cluster.namespace)
         after = await rests(cluster, NAME, 2, "4Gi")
+        assert boot_id(after) == boot_id(booted)
+
+
+async def test_the_gate_goes_off_while_a_size_waits_for_room(in_memory):
+    """Nothing goes on, not even when there is room, and nothing is held; with the gate on it is done."""
+    async with small(in_memory, memory="6Gi") as world:
+        cluster = world.cluster
+        await cluster.create(KUBEVIRTS, {"metadata": {"name": names.KUBEVIRT_NAME}, "spec": {}})
+        booted = await boot(cluster, machine(NAME))
+        before = (await pod_of(cluster, NAME)).spec.containers[0].resources
+        await boot(cluster, machine(OTHER, guest="3Gi"))
+        await edit(cluster, NAME, 4, "4Gi")
+        await cluster.until(VMIS, NAME, reason("HotMemoryChange", "PodResizeDeferred"), LONG)
+        await gate(cluster, False)
+        for kind in ("HotVCPUChange", "HotMemoryChange"):
+            await cluster.until(VMIS, NAME, reason(kind, "FeatureGateOff"), LONG)
+        await cluster.admin.delete(VMS, OTHER, cluster.namespace)
+        await cluster.gone(VMIS, OTHER, LONG)
+        await nothing_is_written(world)
+        await old_size_stays(cluster, booted)
+        assert (await pod_of(cluster, NAME)).spec.containers[0].resources == before
+        await gate(cluster, True)
+        after = await rests(cluster, NAME, 4, "4Gi")
         assert boot_id(after) == boot_id(booted)
 
 
@@ -167,12 +190,13 @@ async def test_a_quota_on_limits(world):
 
 async def test_a_limit_range_that_refuses_and_then_allows(world):
     cluster = world.cluster
-    booted = await boot(cluster, machine(NAME))
+    booted = await boot(cluster, machine(NAME, resources={"limits": {"memory": "1Gi"}}))
     most = {"type": "Pod", "max": {"memory": "2Gi"}}
     await cluster.create(LIMITRANGES, {"metadata": {"name": "range"}, "spec": {"limits": [most]}})
     await edit(cluster, NAME, guest="3Gi")
     vmi = await cluster.until(VMIS, NAME, reason("HotMemoryChange", "LimitRange"), LONG)
-    assert "maximum memory usage per Pod" in condition(vmi, "HotMemoryChange")["message"]
+    said = "maximum memory usage per Pod is 2Gi, but limit is "
+    assert said in condition(vmi, "HotMemoryChange")["message"]
     await nothing_is_written(world)
     await old_size_stays(cluster, booted)
     await cluster.admin.delete(LIMITRANGES, "range", cluster.namespace)
