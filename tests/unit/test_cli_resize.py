@@ -301,6 +301,33 @@ async def test_a_vm_that_does_not_run_has_it_at_its_start(
     assert "was asked for 2 → 3 vCPUs" in told
 
 
+async def test_a_vm_whose_machine_has_ended_does_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def body(command: Command) -> None:
+        ended = vmi()
+        ended["status"]["phase"] = "Succeeded"
+        await command.api.put("virtualmachineinstances", ended)
+        assert await command("--cpu", "2", "--wait") == 0
+
+    await in_a_cluster(body, tmp_path)()
+    assert "does not run: it has 2 vCPUs when it starts" in capsys.readouterr().out
+
+
+async def test_sizes_that_the_vm_has_by_its_requests_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def body(command: Command) -> None:
+        requests = {"cpu": "2", "memory": "1Gi"}
+        by_requests = vm()
+        by_requests["spec"]["template"]["spec"]["domain"] = {"resources": {"requests": requests}}
+        await command.api.put("virtualmachines", by_requests)
+        assert await command("--cpu", "3", "--memory", "2Gi") == 0
+
+    await in_a_cluster(body, tmp_path)()
+    assert "was asked for 2 → 3 vCPUs, 1Gi → 2Gi" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

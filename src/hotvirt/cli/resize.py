@@ -116,18 +116,23 @@ class Asked:
 
     def read(self, cpu: int | None, memory: str | None) -> None:
         """What the VM has now decides how its vCPUs are made up."""
-        from .progress import Part, size, vcpus_of
+        from hotvirt.api import codec
+        from hotvirt.api.kubevirt import VirtualMachine
+        from hotvirt.plan.memory import guest_memory
+        from hotvirt.plan.topology import topology
+
+        from .progress import Part
 
         vm = self.api.get(f"{self.vms}/{self.name}")
-        domain = vm["spec"]["template"].get("spec", {}).get("domain") or {}
-        shape = domain.get("cpu") or {}
+        spec = codec.convert(vm, VirtualMachine).spec.template.spec
+        shape, had = topology(spec.domain), guest_memory(spec)
         wishes: list[str] = []
         if cpu is not None:
-            sockets = sockets_for(cpu, shape.get("cores") or 1, shape.get("threads") or 1)
+            sockets = sockets_for(cpu, shape.cores, shape.threads)
             self.patch["cpu"] = {"sockets": sockets}
             text = f"{cpu} vCPU{'s' if cpu > 1 else ''}"
             self.parts.append(Part("cpu", "domain.cpu.sockets", "HotVCPUChange", cpu, text))
-            wishes.append(f"{vcpus_of(shape)} → {text}")
+            wishes.append(f"{shape.vcpus} → {text}")
             self.answer["vcpus"] = cpu
         if memory is not None:
             bytes_wanted = memory_size(memory)
@@ -135,8 +140,7 @@ class Asked:
             self.parts.append(
                 Part("memory", "domain.memory.guest", "HotMemoryChange", bytes_wanted, f"{memory} of memory")
             )
-            had = (domain.get("memory") or {}).get("guest")
-            wishes.append(f"{had} → {memory}" if size(had) else f"memory {memory}")
+            wishes.append(f"{had} → {memory}" if had else f"memory {memory}")
             self.answer["memory"] = memory
         self.summary = ", ".join(wishes)
 
@@ -170,8 +174,7 @@ class Asked:
         return self.end()
 
     def running(self) -> bool:
-        vmi = Feed(self.api, self.vmis, self.name, "vmi", queue.Queue()).first
-        return vmi is not None and (vmi.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+        return runs(Feed(self.api, self.vmis, self.name, "vmi", queue.Queue()).first)
 
     def say_plan(self, running: bool) -> None:
         for warning in self.answer["warnings"]:
@@ -192,7 +195,7 @@ class Asked:
         ]
         started = time.monotonic()
         vm = self.send(dry_run=False)
-        if feeds[1].first is None:
+        if not runs(feeds[1].first):
             self.answer |= {"result": "stored", "running": False}
             self.say(f"VM {self.name} does not run: it has {self.goal} when it starts")
             return self.end()
@@ -281,6 +284,11 @@ class Feed:
             self.version = metadata["resourceVersion"]
             if event["type"] != "BOOKMARK" and metadata["name"] == self.name:
                 yield None if event["type"] == "DELETED" else event["object"]
+
+
+def runs(vmi: dict[str, Any] | None) -> bool:
+    """A machine that has ended may still be there, until its VM is started again."""
+    return vmi is not None and (vmi.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
 
 
 def sockets_for(vcpus: int, cores: int, threads: int) -> int:
