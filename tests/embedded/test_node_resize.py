@@ -18,6 +18,7 @@ from hotvirt.embedded.node.logs import LogOptions
 from hotvirt.embedded.node.process_runtime import ProcessRuntime
 
 from .one_machine import OneMachine, condition, one_machine, pod
+from .weight import check_weight
 
 MIB = 1 << 20
 FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
@@ -91,6 +92,7 @@ async def test_grow_and_shrink_reach_the_cgroup_in_the_right_order(machine: OneM
     await settled(machine, "a", large[0])
     check_in_force(machine, Limits(0, 2000, 512 * MIB), uid, "compute")
     check_in_force(machine, Limits(0, 2000, 512 * MIB), uid)
+    check_weight(cgroups(machine), uid, 1000)
     memory = [Path(w.cgroup).name for w in writes if w.file.startswith("memory")]
     assert memory == ([f"pod{uid}", "compute"] if cgroups(machine).usable else [])
     done = await machine.client.get(PODS, "a", "default")
@@ -101,6 +103,7 @@ async def test_grow_and_shrink_reach_the_cgroup_in_the_right_order(machine: OneM
     await resize(machine, "a", *small)
     await settled(machine, "a", small[0])
     check_in_force(machine, Limits(0, 500, 128 * MIB), uid, "compute")
+    check_weight(cgroups(machine), uid, 100)
     memory = [Path(w.cgroup).name for w in writes if w.file.startswith("memory")]
     assert memory == (["compute", f"pod{uid}"] if cgroups(machine).usable else [])
 

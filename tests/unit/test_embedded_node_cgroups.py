@@ -65,6 +65,10 @@ def memory_writes(writes: list[Write]) -> list[str]:
     return [Path(write.cgroup).name for write in writes if write.file.startswith("memory")]
 
 
+def weights(writes: list[Write]) -> list[tuple[str, str]]:
+    return [(Path(write.cgroup).name, write.value) for write in writes if write.file == "cpu.weight"]
+
+
 def test_version_2_has_its_own_words(version2: Cgroups) -> None:
     version2.create(UID, SMALL, {"compute": SMALL})
     group = version2._roots["unified"] / version2.name / f"pod{UID}" / "compute"
@@ -87,9 +91,11 @@ def test_growing_goes_outside_in_and_shrinking_inside_out(version2: Cgroups) -> 
     version2.log.append(writes.append)
     version2.apply(UID, LARGE, {"compute": LARGE})
     assert memory_writes(writes) == [f"pod{UID}", "compute"]
+    assert weights(writes) == [(f"pod{UID}", "39"), ("compute", "39")]
     writes.clear()
     version2.apply(UID, SMALL, {"compute": SMALL})
     assert memory_writes(writes) == ["compute", f"pod{UID}"]
+    assert weights(writes) == [("compute", "4"), (f"pod{UID}", "4")]
     writes.clear()
     version2.apply(UID, SMALL, {"compute": SMALL})
     assert writes == []
