@@ -29,10 +29,12 @@ def body(text: str = "") -> bytes:
     return b'{"metadata":{"labels":{"text":"%s"}}}' % text.encode()
 
 
-async def put(store: Store, name: str, text: str = "", namespace: str = "ns") -> Entry:
+async def put(
+    store: Store, name: str, text: str = "", namespace: str = "ns", *, durable: bool = True
+) -> Entry:
     key = ("things", namespace, name)
     async with store.lock(key):
-        return await store.write(key, lambda revision: body(text))
+        return await store.write(key, lambda revision: body(text), durable=durable)
 
 
 async def delete(store: Store, name: str, namespace: str = "ns") -> Entry:
@@ -119,9 +121,7 @@ async def test_revisions_that_a_power_cut_may_have_taken_back_are_not_given_agai
 async def test_a_write_that_does_not_wait_for_the_disk_outlives_the_process(
     store: Store, tmp_path: Path
 ) -> None:
-    key = ("things", "ns", "quick")
-    async with store.lock(key):
-        await store.write(key, lambda revision: body(), durable=False)
+    await put(store, "quick", durable=False)
     left = tmp_path / "left"
     left.mkdir()
     for file in tmp_path.glob("api.db*"):  # as a process that is killed now leaves them
@@ -134,6 +134,44 @@ async def test_a_write_that_does_not_wait_for_the_disk_outlives_the_process(
 async def test_writes_that_wait_together_are_committed_together(store: Store) -> None:
     await asyncio.gather(*(put(store, str(number)) for number in range(100)))
     assert store.commits < 50
+
+
+async def test_all_see_one_order_whoever_waits_for_the_disk(store: Store, tmp_path: Path) -> None:
+    seen: list[int] = []
+    store.on_change = lambda change: seen.append(change.new.rev)
+    for number in range(20):
+        together = [put(store, f"{number}-{each}", durable=each in (0, 2)) for each in range(4)]
+        await asyncio.gather(*together, put(store, "same", str(number), durable=False))
+        await put(store, f"{number}-alone", durable=False)
+    assert len(seen) == 20 * 6 and seen == sorted(seen)
+    await store.close()
+    again = Store(tmp_path / "api.db")
+    same = again.get(("things", "ns", "same"))
+    assert len(names(again)) == 20 * 5 + 1 and same is not None and same.labels["text"] == "19"
+    await again.close()
+
+
+async def test_a_writer_that_waits_for_nobody_leaves_others_their_turn(store: Store) -> None:
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(take_turns())
+    for number in range(100):
+        await put(store, str(number), durable=False)
+    other.cancel()
+    assert turns >= 100
+
+
+async def test_the_log_is_moved_into_the_file_again_and_again(store: Store, tmp_path: Path) -> None:
+    megabyte = "x" * (1 << 20)
+    for number in range(24):
+        await put(store, "large", megabyte, durable=number % 2 == 0)
+    assert (tmp_path / "api.db-wal").stat().st_size < 12 << 20
 
 
 async def test_changes_since_a_revision(store: Store) -> None:

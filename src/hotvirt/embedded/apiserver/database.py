@@ -11,6 +11,8 @@ from typing import Final
 
 FORMAT: Final = 1
 APPLICATION_ID: Final = 0x48564150  # "HVAP"
+CHECKPOINT_EVERY: Final = 3 << 20
+"""Bytes of objects after which the log is moved into the file."""
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +31,9 @@ def open_database(path: Path, first_revision: int) -> sqlite3.Connection:
         # Nobody else may write: the image in memory would not know. It also saves the shared-memory file.
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("PRAGMA journal_mode = WAL")
-        sync_commits(db, True)
+        # Checkpoints wait for the disk: they are made apart, not by whoever commits just then.
+        db.execute("PRAGMA wal_autocheckpoint = 0")
+        db.execute("PRAGMA synchronous = FULL")
         if not existed or not _is_ours(db, path):
             _create(db, first_revision)
     except sqlite3.OperationalError as error:
@@ -76,9 +80,33 @@ def _create(db: sqlite3.Connection, first_revision: int) -> None:
     db.execute("COMMIT")
 
 
-def sync_commits(db: sqlite3.Connection, each: bool) -> None:
-    """Whether a commit waits for the disk. Without, its log is still written in order, and by the system."""
-    db.execute(f"PRAGMA synchronous = {'FULL' if each else 'NORMAL'}")
+class Commits:
+    """Whether each waits for the disk, and when their log is moved into the file."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._syncs = True
+        self._written = 0
+
+    def sync_each(self, each: bool) -> None:
+        """Whether a commit waits for the disk. If not, its log is still written in order, by the system."""
+        if each != self._syncs:
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if each else 'NORMAL'}")
+            self._syncs = each
+
+    def checkpoint_due(self, more: int) -> bool:
+        """Whether the log is long enough, with so many bytes more."""
+        self._written += more
+        if self._written < CHECKPOINT_EVERY:
+            return False
+        self._written = 0
+        return True
+
+    def checkpoint(self) -> None:
+        try:
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        except sqlite3.Error as error:  # the log has everything: the next one makes up for it
+            log.warning("The log of the API's database could not be moved into its file: %s", error)
 
 
 class Syncer:

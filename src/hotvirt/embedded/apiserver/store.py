@@ -2,11 +2,13 @@
 
 Every write is one row of the log; the row number is the revision, which clients see as resourceVersion. A row
 names the row that it replaces. Reads never touch the disk: they see the image, which changes only after the
-commit. One thread writes; what is waiting when it comes round is committed together.
+commit.
 
-A durable write is on the disk before anybody sees it. The others are safe from the end of any process as soon
-as they are seen, and reach the disk a few milliseconds later: a power cut may take the last of them back, all
-from some revision on, and the next start never gives these revisions again.
+A durable write is on the disk before anybody sees it. One thread makes these; what is waiting when it comes
+round is committed together. The others are safe from the end of any process as soon as they are seen, and
+reach the disk a few milliseconds later: a power cut may take the last of them back, all from some revision
+on, and the next start never gives these revisions again. Such a write is less work than handing it to the
+thread, and is made at once where the thread has nothing to do.
 
 The last rows are kept for a while although they were replaced (the window): watches resume from them, and a
 list can be read as it was at an earlier revision.
@@ -17,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import bisect
 import contextlib
+import functools
 import queue
 import sqlite3
 import threading
@@ -28,7 +31,7 @@ from typing import Final
 
 import msgspec
 
-from .database import StoreError, Syncer, open_database, sync_commits
+from .database import Commits, StoreError, Syncer, open_database
 
 __all__ = ["Change", "Entry", "Key", "OutOfSpace", "Store", "StoreError", "WriteFailed"]
 
@@ -154,13 +157,16 @@ class Store:
         self.window: deque[Change] = deque()
         self.on_change: Callable[[Change], None] = lambda change: None
         self._ready: list[_Write] = []
-        self._queue: queue.SimpleQueue[list[_Write] | int | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[_Write] | Callable[[], None] | None] = queue.SimpleQueue()
+        self._handed = 0
+        """What the thread has been given and has not done yet."""
         self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}
         self._thread: threading.Thread | None = None
         self._syncer: Syncer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.commits = 0
         self._db = open_database(path, FIRST_REVISION)
+        self._commits = Commits(self._db)
         try:
             self._load()
         except BaseException:
@@ -281,6 +287,8 @@ class Store:
         assert self._loop is not None, "start() the store first"
         done: asyncio.Future[None] = self._loop.create_future()
         self._hand_over(_Write(Change(type_, old, entry, time.time()), done, durable))
+        if done.done():
+            await asyncio.sleep(0)  # whoever writes a lot lets others have their turn
         # The write happens even if the client goes away meanwhile: the lock must be held until then.
         try:
             await asyncio.shield(done)
@@ -291,7 +299,10 @@ class Store:
         return entry
 
     def _hand_over(self, write: _Write) -> None:
-        """To the writer, together with all that the loop has ready now: each commit costs a sync."""
+        """To the thread, together with all that the loop has ready now: each commit costs a sync."""
+        if not (write.durable or self._ready or self._handed):
+            self._finish([write], self._insert([write]))
+            return
         self._ready.append(write)
         if len(self._ready) == 1:
             assert self._loop is not None
@@ -299,20 +310,28 @@ class Store:
 
     def _hand_over_ready(self) -> None:
         if self._ready:
-            self._queue.put(self._ready)
+            self._give(self._ready)
             self._ready = []
+
+    def _give(self, work: list[_Write] | Callable[[], None]) -> None:
+        self._handed += 1
+        self._queue.put(work)
+
+    def _took(self, count: int) -> None:
+        self._handed -= count
 
     def _write_groups(self) -> None:
         ended = False
         while not ended:
             group: list[_Write] = []
-            compact = 0
-            item = self._queue.get()
+            others: list[Callable[[], None]] = []
+            item, taken = self._queue.get(), 0
             while True:
+                taken += item is not None
                 if item is None:
                     ended = True
-                elif isinstance(item, int):
-                    compact = item
+                elif callable(item):
+                    others.append(item)
                 else:
                     group += item
                 if len(group) >= self._group_limit:
@@ -323,8 +342,9 @@ class Store:
                     break
             if group:
                 self._commit(group)
-            if compact:
-                self._forget_rows(compact)
+            for other in others:
+                other()
+            self._call_loop(self._took, taken)
 
     def _commit(self, group: list[_Write]) -> None:
         error = self._insert(group)
@@ -349,10 +369,12 @@ class Store:
         ]
         durable = any(write.durable for write in group)
         try:
-            sync_commits(self._db, durable)
-            self._db.execute("BEGIN IMMEDIATE")
+            self._commits.sync_each(durable)
+            if len(rows) > 1:
+                self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
-            self._db.execute("COMMIT")
+            if len(rows) > 1:
+                self._db.execute("COMMIT")
         except Exception as error:  # whatever it is, whoever waits for the write gets it
             with contextlib.suppress(sqlite3.Error):  # a failed COMMIT may have rolled back already
                 self._db.execute("ROLLBACK")
@@ -364,9 +386,12 @@ class Store:
         return None
 
     def _answer(self, group: list[_Write], error: BaseException | None) -> None:
+        self._call_loop(self._finish, group, error)
+
+    def _call_loop(self, call: Callable[..., None], *given: object) -> None:
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits for the answer any more
-            self._loop.call_soon_threadsafe(self._finish, group, error)
+            self._loop.call_soon_threadsafe(call, *given)
 
     def _finish(self, group: list[_Write], error: BaseException | None) -> None:
         for write in group:
@@ -380,6 +405,8 @@ class Store:
                 write.done.set_result(None)
         if len(self.window) > self._window_events:
             self.compact()
+        if self._commits.checkpoint_due(sum(len(write.change.new.data) for write in group)):
+            self._give(self._commits.checkpoint)
 
     def _show(self, change: Change) -> None:
         entry = change.new
@@ -404,7 +431,7 @@ class Store:
         ):
             self.compacted = self.window.popleft().new.rev
         if self.compacted > self._rows_gone_up_to + 1000 or (everything or not self.window):
-            self._queue.put(self.compacted)
+            self._give(functools.partial(self._forget_rows, self.compacted))
 
     def _forget_rows(self, up_to: int) -> None:
         gone = (self._rows_gone_up_to, up_to)
