@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # For kube-apiserver, etcd, kubelet, kubectl: a third of what they compute is to collect their garbage.
 os.environ.setdefault("GOGC", "400")
+# How long an example takes is up to what else this machine does.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 pytest_plugins = ["tests.targets.plugin", "tests.cluster.fixtures", "tests.scenarios.fixtures"]
 pytest.register_assert_rewrite("tests.scenarios", "tests.faults.resizing", "tests.kube")
 

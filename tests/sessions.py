@@ -56,9 +56,11 @@ class Session:
         self._process: asyncio.subprocess.Process | None = None
         self._held: list[bytes] = []
         self._screen: BinaryIO | None = None
+        self._is_to_end = False
 
     async def run(self) -> None:
         started = time.monotonic()
+        self._write(f"\ntests: {self.name}\n".encode())
         # A group of its own: what is typed at the terminal comes to it once, from here.
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
@@ -69,6 +71,8 @@ class Session:
             start_new_session=True,
             preexec_fn=end_with_parent,
         )
+        if self._is_to_end:
+            self.interrupt()
         assert self._process.stdout is not None
         while text := await self._process.stdout.read(1 << 16):
             self._write(text)
@@ -85,10 +89,11 @@ class Session:
     def show(self, screen: BinaryIO) -> None:
         """What was said up to now, and from now on as it comes."""
         self._screen = screen
-        self._write(f"\ntests: {self.name}\n".encode() + b"".join(self._held))
+        self._write(b"".join(self._held))
 
     def interrupt(self) -> None:
         """As Ctrl-C does: pytest takes down what its tests have set up, and says what failed before."""
+        self._is_to_end = True
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(signal.SIGINT)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import ctypes
 import json
 import random
@@ -24,8 +23,11 @@ import yaml
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 READY_WITHIN = 120.0
+STOP_WITHIN = 60.0
 FIXED_PORTS = range(20000, 30000)
 """Below those of outgoing connections, one of which would sooner or later have a port that 0 chose."""
+CLAIMS: list[socket.socket] = []
+"""One for each port that this process was given: it may be used long after."""
 LIBC = ctypes.CDLL(None)
 
 
@@ -123,12 +125,21 @@ def pause_after_look(began: float, least: float = 0.05) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, and that the kernel gives to nobody who asks for just any."""
+    """Ports that are free, that the kernel gives to nobody who asks for just any, and that no test run on
+    this machine is given again as long as this process lives.
+    """
     free: list[int] = []
     for port in random.sample(FIXED_PORTS, len(FIXED_PORTS)):
-        with socket.socket() as one, contextlib.suppress(OSError):
-            one.bind(("127.0.0.1", port))
-            free.append(port)
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0hotvirt-test-port-{port}")  # a name without a file, which goes with its process
+            with socket.socket() as one:
+                one.bind(("127.0.0.1", port))
+        except OSError:
+            claim.close()
+            continue
+        CLAIMS.append(claim)
+        free.append(port)
         if len(free) == count:
             return free
     raise RuntimeError(f"No {count} ports are free on this machine.")
@@ -159,7 +170,7 @@ def start_process(
 def stop_process(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(10)
+        process.wait(STOP_WITHIN)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sessions import CHECKOUT, SESSIONS, arguments, run_all
+from tests.sessions import CHECKOUT, SESSIONS, Session, arguments, run_all
 from tests.targets.plugin import BARE, WHOLE
 from tests.targets.target import wait_until
 
@@ -110,8 +111,18 @@ def test_a_signal_ends_every_session_in_good_order(tmp_path: Path, number: signa
     ) as run:
         wait_until(lambda: all(place.exists() for place in places[:2]), "two sessions to run")
         run.send_signal(number)
-        said, _ = run.communicate(timeout=30)
+        said, _ = run.communicate(timeout=120)
     assert run.returncode == code
     assert said.count("tidied up") == 2
     assert "tests: three: not run" in said
+    assert said.count("\ntests: two\n") == 1
+    assert "\ntests: three\n" not in said, "no heading without anything below"
     assert not places[2].exists()
+
+
+async def test_a_session_that_is_just_being_started_hears_of_the_signal_too() -> None:
+    session = Session("late", [sys.executable, "-c", "import signal; signal.pause()"])
+    session.interrupt()
+    async with asyncio.timeout(60):
+        await session.run()
+    assert session.code
