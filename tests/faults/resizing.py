@@ -13,7 +13,7 @@ from hotvirt.api.resources import KUBEVIRTS, PODS, VMIS, VMS
 from hotvirt.plan.change import CONDITIONS
 from hotvirt.plan.config import ClusterConfig
 from hotvirt.plan.podresize import actual_size, asked_size, size_of
-from hotvirt.plan.resources import pod_resources
+from hotvirt.plan.resources import pod_resources, with_limits_of_others
 from tests.inprocess import Cluster, vm_manifest
 from tests.kube import Object, condition, shows
 
@@ -93,7 +93,8 @@ async def rests(cluster: Cluster, name: str, sockets: int, guest: str, within: f
     vmi = codec.convert(found, VirtualMachineInstance)
     pod = await pod_of(cluster, name)
     asked = asked_size(pod, names.CONTAINER_COMPUTE)
-    wanted = size_of(pod_resources(vmi.spec, ClusterConfig(), asked.limits))
+    needs = pod_resources(vmi.spec, ClusterConfig(), asked.own_limits)
+    wanted = size_of(with_limits_of_others(needs, asked.limits, vmi.spec, ClusterConfig()))
     assert asked == wanted
     # A size that was asked for and taken back at once may still pass through the node.
     await cluster.until(

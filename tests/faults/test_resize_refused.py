@@ -203,6 +203,34 @@ async def test_a_limit_range_that_refuses_and_then_allows(world):
     await rests(cluster, NAME, 2, "3Gi")
 
 
+async def test_limits_that_a_limit_range_gives(world):
+    """They are its admin's: they stay, and only what the machine outgrows is raised, as far as it must be."""
+    cluster = world.cluster
+    given = {"default": {"cpu": "500m", "memory": "2Gi"}, "max": {"memory": "3Gi"}, "type": "Container"}
+    await cluster.create(LIMITRANGES, {"metadata": {"name": "range"}, "spec": {"limits": [given]}})
+    booted = await boot(cluster, machine(NAME))
+    await nothing_is_written(world)
+
+    async def limits() -> tuple[str, ...]:
+        found = (await pod_of(cluster, NAME)).spec.containers[0].resources.limits
+        return str(found["cpu"]), str(found["memory"])
+
+    assert await limits() == ("500m", "2Gi")
+    await edit(cluster, NAME, 4, "1536Mi")
+    await rests(cluster, NAME, 4, "1536Mi")
+    assert await limits() == ("500m", "2Gi")
+    await edit(cluster, NAME, 8, "2Gi")
+    await rests(cluster, NAME, 8, "2Gi")
+    pod = await pod_of(cluster, NAME)
+    assert pod.spec.containers[0].resources.limits == pod.spec.containers[0].resources.requests
+    await edit(cluster, NAME, guest="3Gi")
+    vmi = await cluster.until(VMIS, NAME, reason("HotMemoryChange", "LimitRange"), LONG)
+    assert "maximum memory usage per Container is 3Gi" in condition(vmi, "HotMemoryChange")["message"]
+    await edit(cluster, NAME, 2, "1Gi")
+    after = await rests(cluster, NAME, 2, "1Gi")
+    assert boot_id(after) == boot_id(booted)
+
+
 async def test_a_refused_size_that_is_taken_back(world):
     cluster = world.cluster
     await boot(cluster, machine(NAME))

@@ -264,8 +264,9 @@ class TestRoom:
 
     def test_limits_that_only_the_pod_has_are_kept_up(self) -> None:
         spec = codec.convert(running(template(4))["spec"], VMISpec)
-        pod = pod_resources(spec, CONFIG, ("cpu", "memory"))
-        around = Surroundings(quotas=(QuotaRoom("q", {"limits.cpu": Quantity(2)}),), pod=pod)
+        both = frozenset({"cpu", "memory"})
+        pod = pod_resources(spec, CONFIG, both)
+        around = Surroundings(quotas=(QuotaRoom("q", {"limits.cpu": Quantity(2)}),), pod=pod, own_limits=both)
         assert (
             self.message(template(5), around)
             == "live, +100m cpu, +1 cpu limit, quota q has 2 of limits.cpu left"

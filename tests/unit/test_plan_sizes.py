@@ -19,7 +19,7 @@ from hotvirt.plan.config import ClusterConfig, cluster_config
 from hotvirt.plan.defaults import vmi_defaults
 from hotvirt.plan.maxima import max_guest, max_sockets
 from hotvirt.plan.memory import guest_memory, overhead
-from hotvirt.plan.resources import demanded_limits, pod_resources
+from hotvirt.plan.resources import demanded_limits, pod_resources, with_limits_of_others
 from hotvirt.plan.topology import MOST_VCPUS, Topology, topology
 
 CONFIG = ClusterConfig()
@@ -218,6 +218,17 @@ class TestPodResources:
         assert full["limits"] == {"cpu": Quantity(2), "memory": bare["requests"]["memory"] * 2}
         own = spec_of(memory={"guest": "1Gi"}, resources={"limits": {"cpu": "500m", "memory": "2Gi"}})
         assert pod_resources(own, CONFIG, ("cpu", "memory")) == pod_resources(own, CONFIG)
+
+    def test_limits_of_a_limit_range_stay_until_they_are_outgrown(self) -> None:
+        spec = spec_of(cpu={"sockets": 4}, memory={"guest": "1Gi"})
+        needs, has = pod_resources(spec, CONFIG), {"cpu": Quantity("500m"), "memory": Quantity("2Gi")}
+        assert with_limits_of_others(needs, has, spec, CONFIG)["limits"] == has
+        large = spec_of(cpu={"sockets": 8}, memory={"guest": "3Gi"})
+        needs = pod_resources(large, CONFIG)
+        assert with_limits_of_others(needs, has, large, CONFIG)["limits"] == needs["requests"]
+        own = spec_of(memory={"guest": "1Gi"}, resources={"limits": {"memory": "1Gi"}})
+        needs = pod_resources(own, CONFIG)
+        assert with_limits_of_others(needs, {"memory": Quantity("8Gi")}, own, CONFIG) == needs
 
     def test_which_limits_quotas_demand(self) -> None:
         quotas = [

@@ -12,6 +12,7 @@ from hotvirt.api.kubevirt import VirtualMachineInstance
 from hotvirt.plan.config import ClusterConfig
 from hotvirt.plan.machine import MachineError, from_json
 from hotvirt.plan.pod import label_value, launcher_pod, pod_name
+from hotvirt.plan.podresize import Size, asked_size
 
 CONFIG = ClusterConfig()
 
@@ -163,6 +164,17 @@ def test_annotations_pass_by_name_only():
     assert annotations["kubevirt.io/domain"] == "one"
     assert int(annotations["kubevirt.io/memory-overhead-bytes"]) > 64 << 20
     assert "example.com/note" not in annotations
+
+
+def test_the_limits_that_a_quota_demanded_are_noted():
+    def noted(machine: VirtualMachineInstance, *limited: str) -> Size:
+        return asked_size(codec.convert(launcher_pod(machine, CONFIG, {}, limited), Pod), "compute")
+
+    assert noted(vmi()).own_limits == frozenset()
+    both = noted(vmi(), "cpu", "memory")
+    assert both.own_limits == both.limits.keys() == {"cpu", "memory"}
+    domain = {"memory": {"guest": "256Mi"}, "resources": {"limits": {"memory": "1Gi"}}}
+    assert noted(vmi({"domain": domain}), "cpu", "memory").own_limits == {"cpu"}
 
 
 def test_placement_is_copied():

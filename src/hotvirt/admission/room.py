@@ -20,7 +20,7 @@ from hotvirt.api.resources import NODES, PODS, RESOURCEQUOTAS
 from hotvirt.kube.client import Client
 from hotvirt.kube.informer import Informer, Informers
 from hotvirt.plan.headroom import NodeRoom, QuotaRoom, Surroundings
-from hotvirt.plan.resources import Resources
+from hotvirt.plan.resources import Resources, own_limits
 
 OF_VMI: Final = "vmi"
 ENDED: Final = frozenset({"Succeeded", "Failed"})
@@ -87,6 +87,7 @@ class Room:
             node=self._node(str(status.get("nodeName") or ""), pod),
             quotas=self._left_in(namespace),
             pod=None if pod is None else _compute(pod),
+            own_limits=frozenset() if pod is None else own_limits(pod.metadata.annotations),
         )
 
     def _node(self, name: str, own: PodView | None) -> NodeRoom | None:

@@ -28,6 +28,8 @@ ANNOTATION_MIN_GUEST: Final = "hotvirt.io/min-guest"
 ANNOTATION_DOMAIN: Final = "kubevirt.io/domain"
 ANNOTATION_DESCHEDULER_EVICT: Final = "descheduler.alpha.kubernetes.io/evict"
 ANNOTATION_DESCHEDULER_KEEP: Final = "descheduler.alpha.kubernetes.io/prefer-no-eviction"
+# On a Pod: the limits that a quota demanded and Hotvirt set, `cpu`, `memory` or both.
+ANNOTATION_LIMITED: Final = "hotvirt.io/limited"
 # What of a VMI's metadata reaches the Pod; everything else stays with the VMI.
 POD_ANNOTATIONS: Final = (ANNOTATION_DESCHEDULER_EVICT, ANNOTATION_DESCHEDULER_KEEP)
 

@@ -21,7 +21,7 @@ from hotvirt.plan.config import ClusterConfig
 from hotvirt.plan.instance import Problem
 from hotvirt.plan.memory import ALIGNMENT, guest_memory, overhead
 from hotvirt.plan.podresize import Size, Step, Verdict, size_of, target_size
-from hotvirt.plan.resources import pod_resources
+from hotvirt.plan.resources import pod_resources, with_limits_of_others
 from hotvirt.plan.stages import WELL
 from hotvirt.plan.topology import topology
 
@@ -160,7 +160,9 @@ def resized(spec: VMISpec, guest: Guest) -> VMISpec:
 
 def pod_target(spec: VMISpec, config: ClusterConfig, seen: View, asked: Size) -> Size:
     """The size of the Pod for now, in the shape the Pod was made with."""
-    wanted = size_of(pod_resources(resized(spec, seen.top), config, asked.limits))
+    then = resized(spec, seen.top)
+    needs = pod_resources(then, config, asked.own_limits)
+    wanted = size_of(with_limits_of_others(needs, asked.limits, then, config))
     return target_size(wanted, _floor(spec, config, seen.claimed), asked)
 
 

@@ -37,11 +37,16 @@ class QuotaRoom:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where the machine runs. `pod` has the resources that its Pod's container `compute` asks for now."""
+    """Where the machine runs.
+
+    `pod` has the resources that its Pod's container `compute` asks for now, `own_limits` names those of its
+    limits that only a quota demanded.
+    """
 
     node: NodeRoom | None = None
     quotas: tuple[QuotaRoom, ...] = ()
     pod: Resources | None = None
+    own_limits: frozenset[str] = frozenset()
 
 
 def consequences(

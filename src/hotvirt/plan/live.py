@@ -22,7 +22,7 @@ from hotvirt.plan.differences import Difference, acted_on, differences
 from hotvirt.plan.headroom import Surroundings, consequences
 from hotvirt.plan.memory import guest_memory
 from hotvirt.plan.obstacles import cpu_obstacle, memory_obstacle, rollout_obstacle
-from hotvirt.plan.resources import Resources, pod_resources, qos_class
+from hotvirt.plan.resources import Resources, pod_resources, qos_class, with_limits_of_others
 from hotvirt.plan.steps import Step, steps
 from hotvirt.plan.topology import topology
 
@@ -140,9 +140,9 @@ class _Planner:
         self.live.sort(key=lambda each: each.difference.path != SOCKETS)
         if self.goal is self.vmi.spec:
             return UpdatePlan(self.patch, [each.told() for each in self.live], self.restart)
-        limited = self.around.pod["limits"].keys() if self.around.pod else ()
         has = self.around.pod or pod_resources(self.vmi.spec, self.config)
-        needs = pod_resources(self.goal, self.config, limited)
+        needs = pod_resources(self.goal, self.config, self.around.own_limits)
+        needs = with_limits_of_others(needs, has["limits"], self.goal, self.config)
         in_order = steps(self.vmi.spec, self.goal, has, needs)
         return UpdatePlan(self.patch, self._with_consequences(has, needs, in_order), self.restart, in_order)
 

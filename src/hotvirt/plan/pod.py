@@ -135,6 +135,9 @@ def launcher_pod(
         "kubectl.kubernetes.io/default-container": names.CONTAINER_COMPUTE,
     }
     resources = pod_resources(spec, config, limited)
+    own_limits = resources["limits"].keys() - pod_resources(spec, config)["limits"].keys()
+    if own_limits:
+        annotations[names.ANNOTATION_LIMITED] = ",".join(sorted(own_limits))
     device = "" if config.use_emulation else platform.kvm_resource
     pod_spec: dict[str, Any] = {
         "restartPolicy": "Never",

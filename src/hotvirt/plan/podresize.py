@@ -7,13 +7,14 @@ the state of the world that it was refused in, so that it is not asked for again
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
 from hotvirt.api.conditions import Condition, find
 from hotvirt.api.pods import Pod, ResourceRequirements
 from hotvirt.api.quantity import Quantity
+from hotvirt.plan.resources import own_limits
 
 Quantities = Mapping[str, Quantity]
 RESIZABLE: Final = ("cpu", "memory")
@@ -28,6 +29,8 @@ class Size:
 
     requests: Quantities = field(default_factory=dict)
     limits: Quantities = field(default_factory=dict)
+    own_limits: frozenset[str] = field(default=frozenset(), compare=False)
+    """Of what a Pod asks for: the limits that only a quota demanded, which go with the machine's size."""
 
     def patch(self, container: str) -> dict[str, Any]:
         """The strategic merge patch that asks for this size."""
@@ -99,7 +102,8 @@ def _resizable(values: Mapping[str, Any]) -> dict[str, Quantity]:
 
 
 def asked_size(pod: Pod, container: str) -> Size:
-    return size_of(next((each.resources for each in pod.spec.containers if each.name == container), None))
+    asked = size_of(next((each.resources for each in pod.spec.containers if each.name == container), None))
+    return replace(asked, own_limits=own_limits(pod.metadata.annotations))
 
 
 def actual_size(pod: Pod, container: str) -> Size | None:

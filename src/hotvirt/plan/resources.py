@@ -8,9 +8,10 @@ the size.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal
 
+from hotvirt.api import names
 from hotvirt.api.core import ResourceQuota
 from hotvirt.api.kubevirt import VMISpec
 from hotvirt.api.quantity import Quantity
@@ -29,7 +30,7 @@ def pod_resources(spec: VMISpec, config: ClusterConfig, limited: Collection[str]
     """Requests and limits of the container `compute`.
 
     `limited` names what must have a limit although the user sets none: when a Pod is made, what the quotas
-    of its namespace count limits of; later, what the Pod was made with.
+    of its namespace count limits of; later, what it was made with for their sake (`own_limits`).
     """
     given = spec.domain.resources
     requests: dict[str, Quantity] = dict(given.requests) if given else {}
@@ -45,6 +46,28 @@ def pod_resources(spec: VMISpec, config: ClusterConfig, limited: Collection[str]
         "requests": {name: amount for name, amount in requests.items() if amount},
         "limits": {name: amount for name, amount in limits.items() if amount},
     }
+
+
+def own_limits(annotations: Mapping[str, str]) -> frozenset[str]:
+    """The limits of a Pod that Hotvirt set when it made the Pod, because a quota demanded them."""
+    return frozenset(filter(None, annotations.get(names.ANNOTATION_LIMITED, "").split(",")))
+
+
+def with_limits_of_others(
+    needs: Resources, has: Mapping[str, Quantity], spec: VMISpec, config: ClusterConfig
+) -> Resources:
+    """With the limits that the Pod has and nobody here set: they are the default of a LimitRange.
+
+    They stay as they are, unless the machine outgrows them.
+    """
+    memory = spec.domain.memory
+    least = dict(needs["requests"])
+    if not (memory and memory.hugepages):
+        least["memory"] = max(least["memory"], guest_memory(spec) + overhead(spec, config))
+    others = {
+        name: max(limit, least.get(name, limit)) for name, limit in has.items() if name not in needs["limits"]
+    }
+    return {"requests": needs["requests"], "limits": needs["limits"] | others}
 
 
 def demanded_limits(quotas: Iterable[ResourceQuota]) -> frozenset[str]:
