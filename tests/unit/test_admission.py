@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
+import dataclasses
 import json
 from typing import Any
 
@@ -135,6 +136,14 @@ async def test_the_order_is_told_where_several_sizes_change() -> None:
     warnings = (await admission(vmi()).validate(request(VMS, new, vm()))).warnings
     assert len(warnings) == 3
     assert warnings[2].startswith("in this order: Pod cpu 100m→200m, guest vCPUs 1→2, Pod memory ")
+
+
+async def test_a_dry_run_is_answered_with_every_step() -> None:
+    asked = dataclasses.replace(request(VMS, vm(sockets=2), vm()), dry_run=True)
+    assert (await admission(vmi()).validate(asked)).warnings == [
+        "domain.cpu.sockets 1→2: live, +100m cpu",
+        "in this order: Pod cpu 100m→200m, guest vCPUs 1→2",
+    ]
 
 
 async def test_a_limit_below_the_guest_is_told() -> None:

@@ -50,7 +50,7 @@ async def room_of(api: TinyApi) -> AsyncIterator[Room]:
         room = Room(client)
         task = asyncio.create_task(room.run())
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await room.synced()
             yield room
         finally:
@@ -62,7 +62,7 @@ async def until(room: Room, true: Callable[[], bool]) -> None:
     """Woken by each change of a Pod."""
     changed = asyncio.Event()
     room._pods.add_handler(lambda _old, _new: changed.set())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not true():
             changed.clear()
             await changed.wait()
@@ -171,7 +171,6 @@ async def test_an_edit_is_answered_with_the_room_there_is() -> None:
                 name="a",
                 object=vm(sockets, guest),
                 old_object=vm(4, "1Gi"),
-                dry_run=True,
             )
             return (await hooks.validate(edit)).warnings
 

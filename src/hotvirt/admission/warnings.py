@@ -53,10 +53,14 @@ def size_warnings(vm: dict[str, Any]) -> list[str]:
     ]
 
 
-def plan_warnings(plan: UpdatePlan) -> list[str]:
-    """One warning for each change of a running machine, and the order where several sizes change."""
+def plan_warnings(plan: UpdatePlan, every_step: bool = False) -> list[str]:
+    """One warning for each change of a running machine, and the order where several sizes change.
+
+    `every_step`: the order in any case, for who only asks what would happen.
+    """
     lines = [change.message for change in plan.live]
-    if len({step.resource for step in plan.steps if step.where == "guest"}) > 1:
+    several = len({step.resource for step in plan.steps if step.where == "guest"}) > 1
+    if several or (every_step and plan.steps):
         lines.append(f"in this order: {', '.join(str(step) for step in plan.steps)}")
     lines += [cause.message for cause in plan.restart]
     return [_cut(line) for line in lines]

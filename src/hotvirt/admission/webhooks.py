@@ -127,7 +127,7 @@ class Admission:
             return refuse(causes)
         around = self._around(vmi) if self._around is not None else None
         plan = plan_update(vm, vmi, self._config(), baseline, around)
-        return AdmissionResponse(warnings=warnings + plan_warnings(plan))
+        return AdmissionResponse(warnings=warnings + plan_warnings(plan, every_step=request.dry_run))
 
     async def _started_from(self, namespace: str, vmi: dict[str, Any]) -> dict[str, Any] | None:
         name = (vmi.get("status") or {}).get("virtualMachineRevisionName")
