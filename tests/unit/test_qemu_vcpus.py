@@ -1,4 +1,4 @@
-"""What the guest says of its vCPUs while one is being added."""
+"""What the guest says of its vCPUs while one is being added, and how they are unplugged where there is KVM."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from hotvirt.hypervisor.qemu.command import vcpu_id
 from hotvirt.hypervisor.qemu.guest_agent import GuestAgent
 from hotvirt.hypervisor.qemu.vcpus import Vcpus
 from hotvirt.hypervisor.qemu.waiting import Waiter
@@ -52,3 +53,46 @@ async def test_a_guest_that_cannot_switch_any_off_is_believed(times: int) -> Non
         asked.forget_guest()
         assert await asked.listed() == [BOOT, HALF_THERE]
     assert agent.asked == times + 1, "twice the first time, once after that"
+
+
+class Monitor:
+    """QEMU's slots, and what it is told to take away; `keeps` is a vCPU that the guest does not let go."""
+
+    def __init__(self, *plugged: int, keeps: int | None = None) -> None:
+        self.plugged = set(plugged)
+        self.keeps = keeps
+        self.told: list[str] = []
+
+    async def do(self, name: str, arguments: dict[str, Any] | None) -> Any:
+        if name == "query-hotpluggable-cpus":
+            return [self.slot(number) for number in reversed(range(4))]
+        assert name == "device_del" and arguments is not None
+        self.told.append(arguments["id"])
+        self.plugged -= {number for number in range(4) if vcpu_id(number, 0, 0) == arguments["id"]} - {
+            self.keeps
+        }
+        return {}
+
+    def slot(self, number: int) -> dict[str, Any]:
+        slot: dict[str, Any] = {"type": "cpu", "props": {"socket-id": number, "core-id": 0, "thread-id": 0}}
+        if number in self.plugged:
+            slot["qom-path"] = "/machine/peripheral/x" if number else "/machine/unattached/device[0]"
+        return slot
+
+
+async def test_the_last_ones_are_unplugged_and_never_the_one_of_the_start() -> None:
+    monitor = Monitor(0, 1, 2, 3)
+    asked = Vcpus(monitor.do, cast("GuestAgent", Agent([])), Waiter(asyncio.Event()))
+    await asked.unplug(2, 10.0)
+    assert monitor.told == [vcpu_id(3, 0, 0), vcpu_id(2, 0, 0)]
+    await asked.unplug(0, 0.1)
+    assert monitor.told[2:] == [vcpu_id(1, 0, 0)]
+    assert monitor.plugged == {0}
+
+
+async def test_a_vcpu_that_the_guest_keeps_is_waited_for_in_vain() -> None:
+    monitor = Monitor(0, 1, 2, keeps=2)
+    asked = Vcpus(monitor.do, cast("GuestAgent", Agent([])), Waiter(asyncio.Event()))
+    await asked.unplug(1, 0.1)
+    assert monitor.told == [vcpu_id(2, 0, 0), vcpu_id(1, 0, 0)]
+    assert monitor.plugged == {0, 2}
