@@ -1,4 +1,4 @@
-"""What the guest says of its vCPUs while one is being added, and how they are unplugged where there is KVM."""
+"""What the guest says of its vCPUs while one is being added, and how they are unplugged with KVM."""
 
 from __future__ import annotations
 
