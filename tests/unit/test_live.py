@@ -118,6 +118,7 @@ def test_once_the_vmi_has_them_there_is_nothing_left_to_do() -> None:
             "domain.cpu.model host-passthrough added: needs a restart",
         ),
         ("domain.cpu.maxSockets", 8, CONFIG, "domain.cpu.maxSockets 8 added: needs a restart"),
+        ("domain.memory.maxGuest", "8Gi", CONFIG, "domain.memory.maxGuest 8Gi added: needs a restart"),
         (
             "domain.memory.guest",
             "5Gi",

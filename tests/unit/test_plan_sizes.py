@@ -124,6 +124,7 @@ class TestMaxima:
         assert str(max_guest(spec_of(memory={"guest": "512Mi", "maxGuest": "1Gi"}), CONFIG)) == "1Gi"
 
     def test_a_cluster_maximum_below_the_size_gives_no_headroom(self) -> None:
+        assert max_sockets(spec_of(cpu={"sockets": 4}).domain, ClusterConfig(max_sockets=2)) == 4
         assert max_guest(spec_of(memory={"guest": "2Gi"}), ClusterConfig(max_guest=Quantity("1Gi"))) is None
 
     @given(st.integers(1, 300), st.integers(1, 16), st.integers(1, 4), st.integers(1, 16))
