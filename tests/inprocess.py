@@ -13,6 +13,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest_asyncio
+
 from hotvirt.api import meta, names
 from hotvirt.api.resources import NAMESPACES, NODES, PODS, VMIS
 from hotvirt.controllers.manager import Manager
@@ -105,6 +107,18 @@ async def controlled(folder: Path, platform: Platform = EMBEDDED) -> AsyncIterat
         async with running(Manager(client, recorder, platform=platform)):
             yield cluster, node
         await recorder.close()
+
+
+def controlled_by_module(platform: Platform = EMBEDDED) -> Any:
+    """A fixture: `controlled` once for all tests of a module, which give it a name there."""
+
+    @pytest_asyncio.fixture(scope="module", loop_scope="module")
+    async def shared() -> AsyncIterator[tuple[Cluster, HandNode]]:
+        with quick_folder() as folder:
+            async with controlled(folder, platform) as world:
+                yield world
+
+    return shared
 
 
 class HandNode:

@@ -224,7 +224,7 @@ async def test_a_size_that_the_machine_has_is_done_at_once(
 ) -> None:
     async def body(command: Command) -> None:
         await command.api.put("virtualmachineinstances", vmi())
-        assert await command("--cpu", "4", "--wait", "--timeout", "10s") == 0
+        assert await command("--cpu", "4", "--wait", "--timeout", "60s") == 0
 
     await in_a_cluster(body, tmp_path)()
     assert capsys.readouterr().out.splitlines()[-1].endswith("ms  done")

@@ -70,7 +70,7 @@ def test_a_request_in_the_words_of_authorisation(
 
 async def test_not_ready_before_it_is_known_whom_to_believe() -> None:
     api, changed = TinyApi(), asyncio.Event()
-    async with api.running() as config, Client(config) as client, asyncio.timeout(5):
+    async with api.running() as config, Client(config) as client, asyncio.timeout(60):
         await api.put("configmaps", config_map(CONFIG_MAP, NAMESPACE, **DATA))
         proxy = FrontProxy(client)
         assert proxy.not_ready() == "the request-header CA has not been read yet"

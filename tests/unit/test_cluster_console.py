@@ -89,7 +89,7 @@ def machine(machine: str) -> dict[str, Any]:
 async def trust(api: TinyApi, server: ConsoleServer, held: Certificates) -> None:
     ca = {"ca.crt": held.bundle.decode()}
     await api.put("configmaps", config_map(names.CA_CONFIGMAP, names.NAMESPACE, **ca))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while server.trusted != held.bundle:
             OPENED.get().clear()
             await OPENED.get().wait()

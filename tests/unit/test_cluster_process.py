@@ -71,7 +71,7 @@ async def test_a_cluster_without_our_crds_is_waited_for_and_says_what_is_missing
     monkeypatch.setattr("hotvirt.cluster.process.LOOK_AGAIN", 0.01)
     api, health = TinyApi(), Health()
     api.interfere = answer_version
-    async with api.running() as config, Client(config) as client, asyncio.timeout(5):
+    async with api.running() as config, Client(config) as client, asyncio.timeout(10):
         waiting = asyncio.create_task(may_work(client, health, asyncio.Event()))
         await api.until(lambda: api.count("GET") > 8)
         (reason,) = health.reasons()
@@ -84,7 +84,7 @@ async def test_a_cluster_without_our_crds_is_waited_for_and_says_what_is_missing
 
 async def test_asked_to_stop_it_waits_no_longer() -> None:
     api, stopping = TinyApi(), asyncio.Event()
-    async with api.running() as config, Client(config) as client, asyncio.timeout(5):
+    async with api.running() as config, Client(config) as client, asyncio.timeout(10):
         waiting = asyncio.create_task(may_work(client, Health(), stopping))
         await api.until(lambda: api.count("GET") > 0)
         stopping.set()

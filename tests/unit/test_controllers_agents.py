@@ -9,19 +9,16 @@ from hotvirt.kube.errors import NotFound
 from hotvirt.plan.agents import NO_AGENT
 from hotvirt.plan.platform import Platform
 from tests.faults.resizing import reason
-from tests.inprocess import NODE, controlled, quick_folder, vm_manifest
+from tests.inprocess import NODE, controlled_by_module, vm_manifest
 from tests.kube import Kube, condition, in_phase, shows
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+shared = controlled_by_module(Platform(agent_leases=True))
 CHANGE = "HotVCPUChange"
 LEASE = names.NODE_LEASE.format(node=NODE)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared():
-    with quick_folder() as folder:
-        async with controlled(folder, Platform(agent_leases=True)) as (cluster, node):
-            yield cluster, node
+LONG = 600
+"""Seconds in which any machine gets everything done."""
+NOTHING = {"message": ""}
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -64,14 +61,14 @@ async def test_a_machine_that_nobody_starts_says_so_until_somebody_can(world):
     vm = await cluster.until(VMS, "one", reason("Synchronized", NO_AGENT))
     assert shows("Starting")(vm)
     assert await cluster.event(vmi, NO_AGENT) == message
-    await agent_lives(cluster, 60)
+    await agent_lives(cluster, LONG)
     await cluster.until(VMIS, "one", lambda each: not condition(each, "Synchronized"))
     await cluster.until(VMS, "one", lambda each: not condition(each, "Synchronized"))
 
 
 async def test_with_an_agent_nothing_is_said(world):
     cluster, node = world
-    await agent_lives(cluster, 60)
+    await agent_lives(cluster, LONG)
     await hand_over(node)
     vmi = await cluster.until(VMIS, "one", in_phase("Scheduled"))
     assert condition(vmi, "Synchronized") is None
@@ -79,8 +76,9 @@ async def test_with_an_agent_nothing_is_said(world):
 
 async def test_a_change_that_nobody_carries_out_says_so(world):
     cluster, node = world
-    await agent_lives(cluster, 1)
+    await agent_lives(cluster, LONG)
     await node.boot("one")
+    await agent_lives(cluster, 1)
     domain = {"cpu": {"sockets": 2}}
     await cluster.patch(VMS, "one", {"spec": {"template": {"spec": {"domain": domain}}}})
     name = (await node.pod_of("one"))["metadata"]["name"]
@@ -92,7 +90,7 @@ async def test_a_change_that_nobody_carries_out_says_so(world):
     assert "sockets 1" in message
     assert condition(vmi, "Synchronized") is None, "the machine itself is well"
     assert await cluster.event(vmi, NO_AGENT) == message
-    await agent_lives(cluster, 60)
+    await agent_lives(cluster, LONG)
     vmi = await cluster.until(VMIS, "one", reason(CHANGE, "GuestPending"))
     await node.guest(vmi, sockets=2)
     await cluster.until(VMIS, "one", lambda each: not condition(each, CHANGE))
@@ -100,8 +98,10 @@ async def test_a_change_that_nobody_carries_out_says_so(world):
 
 async def test_a_request_that_nobody_hears_says_so(world):
     cluster, node = world
-    await agent_lives(cluster, 1)
+    await agent_lives(cluster, LONG)
     vmi = await node.boot("one")
+    assert condition(vmi, "Synchronized") is None
+    await agent_lives(cluster, 1)
     asked = {"action": "Pause", "id": "1", "requestedAt": "2026-01-01T00:00:00Z"}
     await cluster.patch(VMIS, "one", {"status": {"hotvirt": {"requests": [asked]}}}, status=True)
     vmi = await cluster.until(VMIS, "one", reason("Synchronized", NO_AGENT))
@@ -115,5 +115,11 @@ async def test_a_lease_that_goes_counts_until_its_time_is_over(world):
     await hand_over(node)
     await cluster.until(VMIS, "one", in_phase("Scheduled"))
     await cluster.admin.delete(LEASES, LEASE, names.NAMESPACE)
-    vmi = await cluster.until(VMIS, "one", reason("Synchronized", NO_AGENT))
-    assert condition(vmi, "Synchronized")["message"].startswith("No Hotvirt node agent runs")
+    # On a slow machine it says before that the agent, whose Lease is there, is silent.
+    await cluster.until(
+        VMIS,
+        "one",
+        lambda each: (condition(each, "Synchronized") or NOTHING)["message"].startswith(
+            "No Hotvirt node agent runs"
+        ),
+    )

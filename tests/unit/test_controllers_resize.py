@@ -9,20 +9,12 @@ import pytest_asyncio
 from hotvirt.api.meta import parse_time
 from hotvirt.api.resources import NODES, PODS, RESOURCEQUOTAS, VMIS, VMS
 from hotvirt.controllers import resize
-from tests.inprocess import NODE, controlled, quick_folder, vm_manifest
+from tests.inprocess import NODE, controlled_by_module, vm_manifest
 from tests.kube import condition, in_phase, shows
 
 CHANGE = "HotVCPUChange"
-
-
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared():
-    with quick_folder() as folder:
-        async with controlled(folder) as (cluster, node):
-            yield cluster, node
+shared = controlled_by_module()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -156,7 +148,9 @@ async def test_an_infeasible_size_is_taken_back_and_tried_again_when_the_node_gr
     # The lease and the status of a node change all the time: that alone is no reason to ask again.
     await cluster.patch(NODES, NODE, {"metadata": {"labels": {"beat": "1"}}})
     await cluster.patch(VMS, "one", {"metadata": {"labels": {"beat": "1"}}})
-    await asyncio.wait_for(cluster.until(VMS, "one", shows("Running")), 5)
+    # A VM that comes later has its Pod when the controllers have looked at all of that.
+    await cluster.create(VMS, vm_manifest("later"))
+    await node.pod_of("later")
     assert (await cluster.get(PODS, name))["metadata"]["generation"] == refused
 
     await cluster.patch(NODES, NODE, {"status": {"allocatable": {"cpu": "16"}}}, status=True)

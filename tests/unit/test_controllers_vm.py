@@ -7,17 +7,11 @@ from hotvirt.api import names
 from hotvirt.api.resources import CONTROLLERREVISIONS, CRDS, DATAVOLUMES, PVCS, VMIS, VMS
 from hotvirt.kube.errors import NotFound
 from hotvirt.plan.revision import firmware_uuid, mac_address
-from tests.inprocess import controlled, quick_folder, vm_manifest
+from tests.inprocess import controlled_by_module, vm_manifest
 from tests.kube import condition, in_phase, shows
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared():
-    with quick_folder() as folder:
-        async with controlled(folder) as (cluster, node):
-            yield cluster, node
+shared = controlled_by_module()
 
 
 @pytest_asyncio.fixture(loop_scope="module")

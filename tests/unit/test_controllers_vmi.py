@@ -10,17 +10,11 @@ from hotvirt.api.kubevirt import VirtualMachineInstance
 from hotvirt.api.resources import KUBEVIRTS, NAMESPACES, PODS, PVCS, VMIS, VMS
 from hotvirt.kube.errors import Conflict, NotFound
 from hotvirt.plan.pod import pod_name
-from tests.inprocess import NODE, controlled, quick_folder, vm_manifest
+from tests.inprocess import NODE, controlled_by_module, vm_manifest
 from tests.kube import condition, in_phase, shows
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared():
-    with quick_folder() as folder:
-        async with controlled(folder) as (cluster, node):
-            yield cluster, node
+shared = controlled_by_module()
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -120,13 +120,17 @@ async def test_a_node_without_kvm_offers_none(tmp_path: Path) -> None:
         return "tcg"
 
     offering = asyncio.create_task(offer_kvm(emulated, DevicePlugin(folder=tmp_path)))
+    await asked.wait()
+    # One that begins later has been registered: so would have been the one that must not be.
+    later = asyncio.create_task(DevicePlugin(RESOURCE, "/dev/thing", folder=tmp_path).run())
     try:
-        await asked.wait()
+        assert RESOURCE.encode() in await registration(kubelet)
         assert not offering.done() and kubelet.registered.empty()
-        assert [file.name for file in tmp_path.iterdir()] == ["kubelet.sock"]
+        assert {file.name for file in tmp_path.iterdir()} == {"kubelet.sock", "hotvirt-thing.sock"}
     finally:
-        offering.cancel()
-        await asyncio.wait([offering])
+        for task in (offering, later):
+            task.cancel()
+        await asyncio.wait([offering, later])
         await kubelet.stop()
 
 

@@ -105,7 +105,7 @@ async def test_it_serves_from_the_loop_and_stops() -> None:
     endpoint = Endpoint(fileno=served.detach())
     server = DhcpServer(endpoint, LEASE)
     guest.send(message(DISCOVER))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await answered.wait()
     assert dhcp.options_of(sent[0])[53] == bytes([OFFER])
     server.close()

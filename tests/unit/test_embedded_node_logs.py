@@ -108,13 +108,13 @@ async def test_following_ends_with_the_container(container: Container) -> None:
     following = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
     container.write(line(2, "two"))
-    assert await asyncio.wait_for(following, 5) == b"two\n"
+    assert await asyncio.wait_for(following, 60) == b"two\n"
     following = asyncio.ensure_future(anext(stream, b"the end"))
     await asyncio.sleep(0)
     container.write(line(3, "last"))
     container.end()
-    assert await asyncio.wait_for(following, 5) == b"last\n"
-    assert await asyncio.wait_for(anext(stream, b"the end"), 5) == b"the end"
+    assert await asyncio.wait_for(following, 60) == b"last\n"
+    assert await asyncio.wait_for(anext(stream, b"the end"), 60) == b"the end"
 
 
 async def test_following_survives_a_rotation(container: Container) -> None:
@@ -127,9 +127,9 @@ async def test_following_survives_a_rotation(container: Container) -> None:
     container.write(line(3, "three"))
     read = b""
     while read != b"two\nthree\n":
-        read += await asyncio.wait_for(anext(stream), 5)
+        read += await asyncio.wait_for(anext(stream), 60)
     container.end()
-    assert await asyncio.wait_for(anext(stream, b"the end"), 5) == b"the end"
+    assert await asyncio.wait_for(anext(stream, b"the end"), 60) == b"the end"
 
 
 @pytest.mark.parametrize(

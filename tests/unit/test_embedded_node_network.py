@@ -12,7 +12,8 @@ import pytest
 
 from hotvirt.embedded.node.network import LOOPBACK_POOL, PodNetwork, run_tool, short
 
-ONE, TWO = "uid-of-one", "uid-of-two"
+ONE, TWO = f"uid-of-one-{os.getpid()}", f"uid-of-two-{os.getpid()}"
+"""They name links of this machine, where the same tests may run twice."""
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import signal
+import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from hotvirt.embedded.node.process_runtime import ProcessPod, ProcessRuntime
 from hotvirt.embedded.node.processes import Process, boot_id, start_time, wait_for_end
 from hotvirt.embedded.node.runtime import Launch, PodLaunch, RuntimeFailure
 
-UID = "0b5c4bd2-5a3e-4a4e-9a9e-1d3d0d3f3c11"
+UID = str(uuid.uuid4())
+"""Names links and groups of this machine, where the same tests may run twice."""
 MIB = 1 << 20
 NO_LIMITS = Limits(cpu_request=100)
 
@@ -47,12 +49,20 @@ class Bench:
         await self.pod.start(PodLaunch(mains, inits))
         await self.until(lambda: ("init0" if inits else "c0") in self.pod.containers())
 
+    @property
+    def until_told(self) -> str:
+        """For a script: it goes on at `tell`."""
+        return f"while [ ! -e {self.folder}/told ]; do sleep 0.01; done"
+
+    def tell(self) -> None:
+        (self.folder / "told").touch()
+
     async def until_in(self, folder: Path, true: Callable[[], bool]) -> None:
         """Wait for another process's file."""
         changed = asyncio.Event()
         stop = self.inotify.watch(folder, changed.set)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not true():
                     await changed.wait()
                     changed.clear()
@@ -63,7 +73,7 @@ class Bench:
         changed = asyncio.Event()
         stop = self.pod.on_change(changed.set)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not true():
                     changed.clear()
                     if not true():
@@ -153,27 +163,30 @@ async def test_init_containers_run_one_after_the_other(bench: Bench) -> None:
 async def test_nothing_starts_after_a_failed_init_container(bench: Bench) -> None:
     await bench.start(f"touch {bench.folder}/ran", init=("exit 4",))
     await bench.until_ended("init0")
-    assert await wait_for_end(bench.shim(), 5)
+    assert await wait_for_end(bench.shim(), 60)
     assert bench.pod.containers()["init0"].exit_code == 4
     assert "c0" not in bench.pod.containers()
     assert not (bench.folder / "ran").exists()
 
 
 async def test_a_restarted_node_adopts_what_runs(bench: Bench) -> None:
-    await bench.start("sleep 0.3; exit 5")
+    await bench.start(f"{bench.until_told}; exit 5")
     process = bench.process()
     bench.forget()
     assert bench.pod.started and bench.pod.containers()["c0"].running
     assert process.alive()
+    bench.tell()
     await bench.until_ended()
     assert bench.pod.containers()["c0"].exit_code == 5
 
 
 async def test_a_pod_is_never_started_twice(bench: Bench) -> None:
-    await bench.start(f"echo x >> {bench.folder}/starts; sleep 0.2")
+    script = f"echo x >> {bench.folder}/starts; {bench.until_told}"
+    await bench.start(script)
     first = bench.process()
     bench.forget()
-    await bench.start(f"echo x >> {bench.folder}/starts; sleep 0.2")
+    await bench.start(script)
+    bench.tell()
     await bench.until_ended()
     assert bench.process() == first
     assert (bench.folder / "starts").read_text() == "x\n"
@@ -186,7 +199,7 @@ async def test_the_container_outlives_its_shim(bench: Bench) -> None:
     await bench.until_in(bench.folder, alive.exists)
     shim, process = bench.shim(), bench.process()
     shim.signal(signal.SIGKILL)
-    assert await wait_for_end(shim, 5)
+    assert await wait_for_end(shim, 60)
     before = alive.stat().st_size
     await bench.until_in(bench.folder, lambda: alive.stat().st_size > before + 20)
     assert process.alive() and bench.pod.containers()["c0"].running
@@ -203,7 +216,7 @@ async def test_after_a_reboot_the_containers_are_lost(bench: Bench) -> None:
     await bench.start("exec sleep 100")
     bench.shim().signal(signal.SIGKILL)
     bench.process().signal(signal.SIGKILL)
-    assert await wait_for_end(bench.shim(), 5) and await wait_for_end(bench.process(), 5)
+    assert await wait_for_end(bench.shim(), 60) and await wait_for_end(bench.process(), 60)
     record = bench.record() | {"bootId": "another", "pid": os.getpid()}
     (bench.folder / "containers" / "c0.json").write_text(json.dumps(record))
     bench.forget()
@@ -254,7 +267,7 @@ async def test_execute_has_environment_time_limit_and_cgroup(bench: Bench) -> No
     await bench.start("exec sleep 100")
     env = {"PATH": os.environ["PATH"], "WHO": "me"}
     said = await bench.pod.execute(
-        Launch("c0", ["sh", "-c", "echo $WHO; cat /proc/self/cgroup"], env, "/"), 5
+        Launch("c0", ["sh", "-c", "echo $WHO; cat /proc/self/cgroup"], env, "/"), 60
     )
     assert said.exit_code == 0 and said.output.startswith("me\n")
     assert (f"pod{UID}/c0" in said.output) == bench.runtime.cgroups.usable

@@ -29,7 +29,7 @@ async def running(
         controller.watch(informer, lambda item: [item.metadata.key])
         tasks = [asyncio.create_task(informer.run()), asyncio.create_task(controller.run())]
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 yield controller
         finally:
             for task in tasks:
@@ -78,12 +78,14 @@ async def test_failures_and_conflicts_are_retried_and_a_number_means_again_later
 async def test_one_key_is_never_worked_on_by_two() -> None:
     api = TinyApi()
     working: set[Key] = set()
+    by_two: list[Key] = []
     rounds = 0
     last = asyncio.Event()
 
     async def reconcile(key: Key) -> None:
         nonlocal rounds
-        assert key not in working
+        if key in working:
+            by_two.append(key)  # a failure in here would only be tried again
         working.add(key)
         await asyncio.sleep(0.002)
         working.discard(key)
@@ -97,6 +99,7 @@ async def test_one_key_is_never_worked_on_by_two() -> None:
             await asyncio.sleep(0)
         await last.wait()
         await controller.settled()
+        assert by_two == []
         assert 1 <= rounds <= 20
 
 
@@ -120,11 +123,11 @@ async def test_changes_that_may_wait_are_reconciled_together() -> None:
     async def reconcile(key: Key) -> None:
         seen.put_nowait(key)
 
-    async with api.running() as config, Client(config) as client, asyncio.timeout(5):
+    async with api.running() as config, Client(config) as client, asyncio.timeout(60):
         informer = Informer(client, CONFIGMAPS, ConfigMap)
         controller = Controller("test", reconcile)
         controller.watch(
-            informer, lambda item: [item.metadata.key], lambda old, new: 0.2 if old and new else 0.0
+            informer, lambda item: [item.metadata.key], lambda old, new: 0.5 if old and new else 0.0
         )
         tasks = [asyncio.create_task(informer.run()), asyncio.create_task(controller.run())]
         await informer.synced()

@@ -12,13 +12,25 @@ from hotvirt.api import meta
 from hotvirt.api.core import ConfigMap
 from hotvirt.api.meta import ObjectMeta
 from hotvirt.kube.client import Client
-from hotvirt.kube.events import BEHIND, Recorder
+from hotvirt.kube.events import Recorder
 from hotvirt.kube.rush import LONGEST_BEHIND, Rush
 from hotvirt.kube.workqueue import WorkQueue
 
 from .tiny_api import TinyApi, config_map, status
 
 ABOUT = ConfigMap(metadata=ObjectMeta(name="one", namespace="ns", uid="u1", resource_version="7"))
+
+
+class Awaited(Rush):
+    """Tells when somebody waits for its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited_for = asyncio.Event()
+
+    async def over(self) -> None:
+        self.waited_for.set()
+        await super().over()
 
 
 def events(api: TinyApi) -> list[dict[str, Any]]:
@@ -138,14 +150,14 @@ async def test_events_wait_for_each_other_but_not_when_somebody_waits_for_them()
 
 async def test_events_wait_while_there_is_something_to_do() -> None:
     api = TinyApi()
-    rush = Rush()
+    rush = Awaited()
     queue: WorkQueue[str] = WorkQueue(rush=rush)
     queue.add("work")
-    async with api.running() as config, Client(config) as client, asyncio.timeout(5):
+    async with api.running() as config, Client(config) as client, asyncio.timeout(10):
         recorder = Recorder(client, "c")
         recorder.go_behind(rush)
         recorder.event(ABOUT, "Normal", "First", "first")
-        await asyncio.sleep(BEHIND * 2)
+        await rush.waited_for.wait()
         assert events(api) == []
         assert await queue.get() == "work"
         while not events(api):
@@ -164,7 +176,7 @@ async def test_an_event_that_waited_for_long_is_sent_with_the_time_at_which_it_h
     queue: WorkQueue[str] = WorkQueue(rush=rush)
     queue.add("never done")
     now = 0.0
-    async with api.running() as config, Client(config) as client, asyncio.timeout(5):
+    async with api.running() as config, Client(config) as client, asyncio.timeout(10):
         recorder = Recorder(client, "c", clock=lambda: now)
         recorder.go_behind(rush)
         recorder.event(ABOUT, "Normal", "Old", "old")

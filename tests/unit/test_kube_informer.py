@@ -38,7 +38,7 @@ class Watched:
         self.changed.set()
 
     async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not true():
                 self.changed.clear()
                 await self.changed.wait()
@@ -54,7 +54,7 @@ async def watched(api: TinyApi, **options: Any) -> AsyncIterator[Watched]:
         it = Watched(api, client, **options)
         task = asyncio.create_task(it.informer.run())
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await it.informer.synced()
             yield it
         finally:
@@ -299,7 +299,7 @@ async def test_informers_are_shared() -> None:
         assert one is two
         assert informers.of(CONFIGMAPS, ConfigMap, namespace="other") is not one
         task = asyncio.create_task(informers.run())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await informers.synced()
         assert [item.metadata.name for item in one.by_index("owner", "x")] == ["one"]
         task.cancel()
@@ -332,7 +332,7 @@ async def test_a_server_that_refuses_is_not_hammered() -> None:
     async with api.running() as config, Client(config) as client:
         informer = Informer(client, CONFIGMAPS, ConfigMap, sleep=sleep, rng=lambda: 0.0)
         task = asyncio.create_task(informer.run())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await enough.wait()
         task.cancel()
         await asyncio.wait([task])

@@ -36,7 +36,7 @@ class Monitor:
             connection = await sockets.connect(descriptor, "qmp.sock")
         finally:
             os.close(descriptor)
-        self.client = await open_qmp(connection, timeout=2)
+        self.client = await open_qmp(connection, timeout=30)
         return self.client
 
     async def __aexit__(self, *_: object) -> None:
@@ -144,7 +144,7 @@ async def test_nonsense_closes_the_connection(
 
     async with Monitor(folder, talk) as monitor:
         with pytest.raises(QmpClosed):
-            await monitor.execute("query-status", timeout=2)
+            await monitor.execute("query-status", timeout=30)
 
 
 async def test_a_monitor_that_another_client_holds_does_not_hang_us(tmp_path: Path) -> None:

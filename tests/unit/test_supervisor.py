@@ -35,10 +35,10 @@ async def test_a_part_that_crashes_is_started_again_with_growing_pauses(
 
     supervisor = Supervisor(sleep)
     supervisor.start("part", part)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await steady.wait()
     assert len(pauses) == 2
-    assert pauses[0] < pauses[1] * 1.5
+    assert pauses[0] < pauses[1]
     assert "first time unlucky" in caplog.text
     assert "part ended" in caplog.text
     await supervisor.stop()

@@ -88,7 +88,7 @@ class TinyApi:
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait until the requests so far make `true` true."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not true():
                 self.requested.clear()
                 await self.requested.wait()
