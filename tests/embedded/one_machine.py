@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hotvirt.api import names
-from hotvirt.api.resources import PODS, Resource
+from hotvirt.api.resources import EVENTS, PODS, Resource
 from hotvirt.embedded.apiserver.server import ApiServer
 from hotvirt.embedded.apiserver.store import Store
 from hotvirt.embedded.images import ImageStore
@@ -25,7 +25,7 @@ from hotvirt.kube.config import ClientConfig
 from hotvirt.kube.errors import NotFound
 
 NODE = "one"
-WITHIN = 20.0
+WITHIN = 90.0
 Object = dict[str, Any]
 
 
@@ -41,9 +41,9 @@ class OneMachine:
         self._tasks: list[asyncio.Task[None]] = []
         self._node_task: asyncio.Task[None] | None = None
 
-    def client_as(self, user: str) -> Client:
+    def client_as(self, user: str, cls: type[Client] = Client) -> Client:
         token = self._pki.token_for(user, (names.MASTERS_GROUP,))
-        client = Client(ClientConfig(unix_socket=self.state.socket, token=token))
+        client = cls(ClientConfig(unix_socket=self.state.socket, token=token))
         self._clients.append(client)
         return client
 
@@ -84,9 +84,7 @@ class OneMachine:
                     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
                     with suppress(NotFound):  # it may be on its way out already
                         await self.client.delete(PODS, name, namespace, grace=0)
-                async with asyncio.timeout(WITHIN):
-                    while self.node._workers:
-                        await asyncio.wait(self.node._tasks)
+                await self.all_ended()
         finally:
             await self.stop_node()
             for task in self._tasks:
@@ -107,20 +105,29 @@ class OneMachine:
         name: str,
         true: Callable[[Object], Any],
         namespace: str | None = "default",
+        since: Object | None = None,
     ) -> Object:
-        """Watch until the object is like that; returns it."""
+        """Watch until the object is like that; returns it. `since`: it counts from after that version of it,
+        however short it was so.
+        """
         namespace = namespace if resource.namespaced else None
         last: Object = {}
         try:
             async with asyncio.timeout(WITHIN):
-                listed = await self.client.list(resource, namespace, field_selector=f"metadata.name={name}")
-                for last in listed.items:
-                    if true(last):
-                        return last
+                if since is None:
+                    listed = await self.client.list(
+                        resource, namespace, field_selector=f"metadata.name={name}"
+                    )
+                    for last in listed.items:
+                        if true(last):
+                            return last
+                    version = listed.resource_version
+                else:
+                    version = since["metadata"]["resourceVersion"]
                 events = self.client.watch(
                     resource,
                     namespace,
-                    resource_version=listed.resource_version,
+                    resource_version=version,
                     field_selector=f"metadata.name={name}",
                 )
                 async for event in events:
@@ -142,6 +149,27 @@ class OneMachine:
             async for event in self.client.watch(resource, namespace, resource_version=version):
                 if event.type == "DELETED" and event.object["metadata"]["uid"] == uid:
                     return
+
+    async def event(self, reason: str, namespace: str = "default") -> Object:
+        """The first event of that reason, once it is there."""
+        selector = f"reason={reason}"
+        async with asyncio.timeout(WITHIN):
+            listed = await self.client.list(EVENTS, namespace, field_selector=selector)
+            if listed.items:
+                return listed.items[0]
+            async for event in self.client.watch(
+                EVENTS, namespace, resource_version=listed.resource_version, field_selector=selector
+            ):
+                if event.type == "ADDED":
+                    return event.object
+        raise AssertionError("the watch ended")
+
+    async def all_ended(self) -> None:
+        """Until the node has let go of every Pod."""
+        assert self.node
+        async with asyncio.timeout(WITHIN):
+            while self.node._workers:
+                await asyncio.wait(self.node._tasks)
 
     async def phase(self, name: str, phase: str) -> Object:
         return await self.until(PODS, name, lambda pod: pod["status"].get("phase") == phase)

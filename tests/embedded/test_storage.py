@@ -2,38 +2,55 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hotvirt.api.resources import DATAVOLUMES, EVENTS, PODS, PVCS, PVS, STORAGECLASSES
+from hotvirt.api.resources import DATAVOLUMES, PODS, PVCS, PVS, STORAGECLASSES
 from hotvirt.embedded.datavolumes import DataVolumeController
 from hotvirt.embedded.garbage import GarbageCollector
 from hotvirt.embedded.inventory import Inventory
 from hotvirt.embedded.storage import LocalStorage
+from hotvirt.kube.client import Client
 
-from .one_machine import NODE, OneMachine, condition, one_machine, pod
+from .one_machine import NODE, WITHIN, OneMachine, condition, one_machine, pod
 
 Object = dict[str, Any]
 MIB = 1 << 20
 
 
 @pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[OneMachine]:
+async def bare(tmp_path: Path) -> AsyncIterator[OneMachine]:
     async with one_machine(tmp_path / "s") as made:
-        client = made.client_as("system:kube-controller-manager")
-        inventory = Inventory(client)
-        for part in (
-            inventory.run(),
-            GarbageCollector(client, inventory).run(),
-            LocalStorage(client, made.state.path, NODE).run(),
-            DataVolumeController(client).run(),
-        ):
-            made.run(part)
-        await made.until(STORAGECLASSES, "local", lambda obj: True)
         yield made
+
+
+@pytest.fixture
+async def storage(bare: OneMachine) -> LocalStorage:
+    return await run_storage(bare, Client)
+
+
+async def run_storage(machine: OneMachine, client: type[Client]) -> LocalStorage:
+    storage = LocalStorage(machine.client_as("system:volumes", client), machine.state.path, NODE)
+    machine.run(storage.run())
+    await machine.until(STORAGECLASSES, "local", lambda obj: True)
+    return storage
+
+
+@pytest.fixture
+async def machine(bare: OneMachine, storage: LocalStorage) -> OneMachine:
+    client = bare.client_as("system:kube-controller-manager")
+    inventory = Inventory(client)
+    for part in (
+        inventory.run(),
+        GarbageCollector(client, inventory).run(),
+        DataVolumeController(client).run(),
+    ):
+        bare.run(part)
+    return bare
 
 
 def claim(name: str, size: str = "64Mi", **spec: Any) -> Object:
@@ -74,26 +91,55 @@ async def test_the_data_goes_with_the_claim(machine: OneMachine) -> None:
     assert not folder.exists()
 
 
-async def test_a_claim_in_use_stays_until_its_pod_has_gone(machine: OneMachine) -> None:
+async def stays_until_its_pod_has_gone(machine: OneMachine, storage: LocalStorage) -> None:
     await machine.create(PVCS, claim("c"))
     _, volume = await bound(machine, "c")
     volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
     await machine.create(PODS, pod("user", "true", spec={"volumes": volumes}))
     await machine.client.delete(PVCS, "c", "default")
-    still = await machine.until(PVCS, "c", lambda obj: obj["metadata"].get("deletionTimestamp"))
+    await has_looked_at_deleted(storage, "c")
+    still = await machine.client.get(PVCS, "c", "default")
     assert "kubernetes.io/pvc-protection" in still["metadata"]["finalizers"]
     assert (Path(volume["spec"]["local"]["path"]) / "disk.img").exists()
     await machine.client.delete(PODS, "user", "default", grace=0)
     await machine.until_gone(PVS, volume["metadata"]["name"])
 
 
+async def has_looked_at_deleted(storage: LocalStorage, name: str) -> None:
+    """Until the storage has seen that the claim is to go, and has done what it does then."""
+    seen = asyncio.Event()
+    stop = storage._claims.add_handler(
+        lambda _, new: seen.set() if new and new.metadata.name == name and new.metadata.deleting else None
+    )
+    async with asyncio.timeout(WITHIN):
+        await seen.wait()
+        await storage._claim_controller.settled()
+    stop()
+
+
+async def test_a_claim_in_use_stays_until_its_pod_has_gone(
+    machine: OneMachine, storage: LocalStorage
+) -> None:
+    await stays_until_its_pod_has_gone(machine, storage)
+
+
+class LateNews(Client):
+    """Nothing is heard of Pods."""
+
+    async def watch(self, resource: Any, *where: Any, **options: Any) -> Any:
+        if resource is PODS:
+            await asyncio.Event().wait()
+        async for event in super().watch(resource, *where, **options):
+            yield event
+
+
+async def test_a_claim_in_use_stays_also_where_its_pod_is_not_known_yet(bare: OneMachine) -> None:
+    await stays_until_its_pod_has_gone(bare, await run_storage(bare, LateNews))
+
+
 async def test_more_than_the_disk_has_is_refused_with_an_event(machine: OneMachine) -> None:
     await machine.create(PVCS, claim("c", "1Ei"))
-    version = "0"
-    async for event in machine.client.watch(EVENTS, "default", resource_version=version):
-        if event.object.get("reason") == "ProvisioningFailed":
-            assert "requests 1Ei" in event.object["message"]
-            break
+    assert "requests 1Ei" in (await machine.event("ProvisioningFailed"))["message"]
     assert (await machine.client.get(PVCS, "c", "default"))["status"]["phase"] == "Pending"
 
 

@@ -40,6 +40,8 @@ ENDED = ("Succeeded", "Failed")
 BY_CLAIM = "claim"
 LOOK_AT_DISK = 30.0
 """That a disk has room again has no event."""
+NEWS_WITHIN = 1.0
+"""A Pod that the API has and the cache has not yet: look again, should its news never come."""
 
 
 class LocalStorage:
@@ -112,8 +114,7 @@ class LocalStorage:
         if claim is None:
             return None
         if claim.metadata.deleting:
-            await self._let_go(claim)
-            return None
+            return await self._let_go(claim)
         if CLAIM_FINALIZER not in claim.metadata.finalizers:
             finalizers = [*claim.metadata.finalizers, CLAIM_FINALIZER]
             claim = await self._patch_claim(claim, {"metadata": {"finalizers": finalizers}})
@@ -131,17 +132,20 @@ class LocalStorage:
         chosen = self._classes.get(None, claim.spec.storage_class_name or "")
         return claim.spec.volume_name != "" or (chosen is not None and chosen.provisioner == PROVISIONER)
 
-    async def _let_go(self, claim: PersistentVolumeClaim) -> None:
+    async def _let_go(self, claim: PersistentVolumeClaim) -> float | None:
         if CLAIM_FINALIZER not in claim.metadata.finalizers:
-            return
-        users = self._pods.by_index(BY_CLAIM, "/".join(claim.metadata.key))
-        if any(pod.status.phase not in ENDED for pod in users):
-            return
+            return None
+        if _any_uses(claim, self._pods.by_index(BY_CLAIM, "/".join(claim.metadata.key))):
+            return None
+        # Data depends on the answer: the cache may say yes, only the API may say no.
+        if _any_uses(claim, (await self._client.list(PODS, claim.metadata.namespace, cls=Pod)).items):
+            return NEWS_WITHIN
         kept = [finalizer for finalizer in claim.metadata.finalizers if finalizer != CLAIM_FINALIZER]
         try:
             await self._patch_claim(claim, {"metadata": {"finalizers": kept or None}})
         except NotFound:
-            return
+            log.debug("claim %s/%s is gone already", *claim.metadata.key)
+        return None
 
     async def _provision(self, claim: PersistentVolumeClaim) -> float | None:
         requests = claim.spec.resources.requests if claim.spec.resources else {}
@@ -319,6 +323,11 @@ def _claim_keys(pod: Pod) -> Iterable[Key]:
 def _claims_of(pod: Pod) -> list[str]:
     claims = [v.persistent_volume_claim.claim_name for v in pod.spec.volumes if v.persistent_volume_claim]
     return [f"{pod.metadata.namespace}/{name}" for name in claims]
+
+
+def _any_uses(claim: PersistentVolumeClaim, pods: Iterable[Pod]) -> bool:
+    key = "/".join(claim.metadata.key)
+    return any(key in _claims_of(pod) and pod.status.phase not in ENDED for pod in pods)
 
 
 def _claim_reference(claim: PersistentVolumeClaim) -> dict[str, str]:
