@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -11,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from hotvirt.api.resources import EVENTS, LEASES, NODES, PODS, SECRETS
+from hotvirt.api.resources import LEASES, NODES, PODS, SECRETS
 from hotvirt.embedded.node.logs import LogOptions
 from hotvirt.embedded.node.network import run_tool
 from hotvirt.embedded.node.process_runtime import ProcessRuntime
+from tests.targets.target import wait_until
 
 from .one_machine import NODE, OneMachine, condition, one_machine, pod, state_of
 
@@ -117,10 +119,7 @@ async def test_a_pod_that_waits_for_an_image_can_be_deleted(machine: OneMachine)
     waiting = await machine.until(PODS, "a", lambda obj: "waiting" in state_of(obj))
     await machine.client.delete(PODS, "a", "default")
     await machine.until_gone(PODS, "a")
-    assert machine.node
-    async with asyncio.timeout(60):
-        while machine.node._workers:
-            await asyncio.wait(machine.node._tasks)
+    await machine.all_ended()
     assert not machine.folder(waiting).exists()
 
 
@@ -130,16 +129,15 @@ async def test_the_logs_of_an_ended_pod_stay_until_it_is_deleted(machine: OneMac
     assert await read_all(machine, ended, LogOptions(tail_lines=2)) == b"two\nthree\n"
     await machine.client.delete(PODS, "a", "default")
     await machine.until_gone(PODS, "a")
-    async with asyncio.timeout(60):
-        assert machine.node
-        while machine.node._workers:
-            await asyncio.wait(machine.node._tasks)
+    await machine.all_ended()
     assert not machine.folder(ended).exists()
 
 
 async def test_deleting_runs_prestop_then_sigterm_and_leaves_nothing(machine: OneMachine) -> None:
-    script = "trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.02; done"
-    pre_stop = {"exec": {"command": ["hotvirt-launcher", "echo $WHO > $HOTVIRT_CONTAINER_ROOT/run/pre"]}}
+    # What preStop leaves is there when SIGTERM comes; afterwards it goes with the Pod's volumes.
+    file = "$HOTVIRT_CONTAINER_ROOT/run/pre"
+    script = f"trap 'cat {file}; echo term; exit 7' TERM; echo ready; while :; do sleep 0.02; done"
+    pre_stop = {"exec": {"command": ["hotvirt-launcher", f"echo $WHO > {file}"]}}
     container = {
         "lifecycle": {"preStop": pre_stop},
         "env": [{"name": "WHO", "value": "me"}],
@@ -149,23 +147,13 @@ async def test_deleting_runs_prestop_then_sigterm_and_leaves_nothing(machine: On
     await machine.create(PODS, pod("a", script, container=container, spec=volumes))
     running = await machine.phase("a", "Running")
     await ready(machine, running)
-    run_folder = machine.folder(running) / "volumes/kubernetes.io~empty-dir/run"
     assert machine.node and isinstance(machine.node.runtime, ProcessRuntime)
     namespace = machine.node.runtime.network.existing(running["metadata"]["uid"])
     follower = asyncio.create_task(read_all(machine, running, LogOptions(follow=True)))
-    seen: list[str] = []
-
-    def final(obj: dict[str, Any]) -> bool:
-        if (run_folder / "pre").exists():
-            seen.append((run_folder / "pre").read_text())
-        return "terminated" in state_of(obj)
-
-    watching = asyncio.create_task(machine.until(PODS, "a", final))
     await machine.client.delete(PODS, "a", "default")
-    last = await watching
+    last = await machine.until(PODS, "a", lambda obj: "terminated" in state_of(obj), since=running)
     assert state_of(last)["terminated"]["exitCode"] == 7
-    assert seen and seen[0] == "me\n"
-    assert await follower == b"ready\nterm\n"
+    assert await follower == b"ready\nme\nterm\n"
     await machine.until_gone(PODS, "a")
     assert namespace and not (namespace.namespace and namespace.namespace.exists())
     assert not machine.node.runtime.cgroups.pids(running["metadata"]["uid"])
@@ -173,10 +161,11 @@ async def test_deleting_runs_prestop_then_sigterm_and_leaves_nothing(machine: On
 
 async def test_what_does_not_listen_is_killed_when_its_time_is_over(machine: OneMachine) -> None:
     await machine.create(PODS, pod("a", DEAF))
-    await ready(machine, await machine.phase("a", "Running"))
-    ended = asyncio.create_task(machine.until(PODS, "a", lambda obj: "terminated" in state_of(obj)))
+    running = await machine.phase("a", "Running")
+    await ready(machine, running)
     await machine.client.delete(PODS, "a", "default", grace=1)
-    assert state_of(await ended)["terminated"]["exitCode"] == 137
+    ended = await machine.until(PODS, "a", lambda obj: "terminated" in state_of(obj), since=running)
+    assert state_of(ended)["terminated"]["exitCode"] == 137
     await machine.until_gone(PODS, "a")
 
 
@@ -203,12 +192,12 @@ async def test_a_missing_image_is_waited_for(machine: OneMachine, tmp_path: Path
     container = {"volumeMounts": [{"name": "disk-root", "mountPath": "/images/root"}]}
     volumes = {"volumes": [{"name": "disk-root", "image": {"reference": "my/os:1"}}]}
     script = "cat $HOTVIRT_CONTAINER_ROOT/images/root/disk/disk.img | wc -c"
-    await machine.create(PODS, pod("a", script, container=container, spec=volumes))
+    created = await machine.create(PODS, pod("a", script, container=container, spec=volumes))
 
     def waits(reason: str) -> Any:
         return lambda obj: state_of(obj).get("waiting", {}).get("reason") == reason
 
-    first = await machine.until(PODS, "a", waits("ErrImagePull"))
+    first = await machine.until(PODS, "a", waits("ErrImagePull"), since=created)
     assert "`hotvirt image import my/os:1 FILE`" in state_of(first)["waiting"]["message"]
     await machine.until(PODS, "a", waits("ImagePullBackOff"))
     disk = tmp_path / "disk.img"
@@ -230,7 +219,7 @@ async def test_secrets_reach_the_container_and_are_waited_for(machine: OneMachin
     volumes = {"volumes": [{"name": "s", "secret": {"secretName": "later"}}]}
     script = "cat $HOTVIRT_CONTAINER_ROOT/secrets/s/userdata"
     await machine.create(PODS, pod("a", script, container=container, spec=volumes))
-    await machine.until(PODS, "a", lambda obj: "waiting" in state_of(obj))
+    await machine.event("FailedMount")
     await machine.create(SECRETS, {"metadata": {"name": "later"}, "data": {"userdata": "aGVsbG8K"}})
     ended = await machine.phase("a", "Succeeded")
     assert await read_all(machine, ended, LogOptions()) == b"hello\n"
@@ -261,15 +250,28 @@ async def test_variables_are_those_of_the_pod(machine: OneMachine) -> None:
     assert await read_all(machine, ended, LogOptions()) == b"one $(NODE) $(NOBODY) 5$\n\n"
 
 
-async def test_a_restarted_node_adopts_its_pods(machine: OneMachine) -> None:
+async def test_a_restarted_node_adopts_its_pods(machine: OneMachine, tmp_path: Path) -> None:
+    """One that goes on, one that ended while the node was away, and one that ends afterwards."""
+
+    def ends_when(file: str, code: int) -> str:
+        return f"while [ ! -e {tmp_path}/{file} ]; do sleep 0.02; done; exit {code}"
+
     await machine.create(PODS, pod("a", f"echo started; {FOREVER}"))
-    await machine.create(PODS, pod("b", "sleep 0.5; exit 9"))
+    await machine.create(PODS, pod("b", ends_when("away", 9)))
+    await machine.create(PODS, pod("c", ends_when("back", 8)))
     before = await machine.phase("a", "Running")
-    await machine.phase("b", "Running")
+    record = machine.folder(await machine.phase("b", "Running")) / "containers" / "compute.json"
+    await machine.phase("c", "Running")
     await machine.stop_node()
+    (tmp_path / "away").touch()
+    # With the node away, nobody tells of a file.
+    await asyncio.to_thread(wait_until, lambda: "exitCode" in json.loads(record.read_text()), "its end")
     await machine.start_node()
     ended = await machine.phase("b", "Failed")
     assert state_of(ended)["terminated"]["exitCode"] == 9
+    (tmp_path / "back").touch()
+    ended = await machine.phase("c", "Failed")
+    assert state_of(ended)["terminated"]["exitCode"] == 8
     after = await machine.client.get(PODS, "a", "default")
     assert after["status"] == before["status"]
     assert await read_all(machine, after, LogOptions()) == b"started\n"
@@ -283,10 +285,8 @@ async def test_a_pod_that_went_meanwhile_is_ended(machine: OneMachine) -> None:
     await machine.client.delete(PODS, "a", "default", grace=0)
     await machine.until_gone(PODS, "a")
     assert folder.exists()
-    node = await machine.start_node()
-    async with asyncio.timeout(60):
-        while node._workers:
-            await asyncio.wait(node._tasks)
+    await machine.start_node()
+    await machine.all_ended()
     assert not folder.exists()
 
 
@@ -330,9 +330,17 @@ async def test_what_the_machine_does_not_allow_is_said_once_and_pods_run(
 
 
 async def test_init_containers_come_first(machine: OneMachine) -> None:
-    init = pod("x", "sleep 0.3; echo ready")["spec"]["containers"][0] | {"name": "prepare"}
-    await machine.create(PODS, pod("a", "exit 0", spec={"initContainers": [init]}))
-    waiting = await machine.until(PODS, "a", lambda obj: obj["status"].get("initContainerStatuses"))
+    mounts = {"volumeMounts": [{"name": "run", "mountPath": "/run"}]}
+    made = "$HOTVIRT_CONTAINER_ROOT/run/made"
+    init = pod("x", f"sleep 0.3; echo > {made}", container=mounts)["spec"]["containers"][0]
+    spec = {
+        "initContainers": [init | {"name": "prepare"}],
+        "volumes": [{"name": "run", "emptyDir": {}}],
+    }
+    created = await machine.create(PODS, pod("a", f"test -e {made}", container=mounts, spec=spec))
+    waiting = await machine.until(
+        PODS, "a", lambda obj: obj["status"].get("initContainerStatuses"), since=created
+    )
     assert waiting["status"]["phase"] == "Pending"
     ended = await machine.phase("a", "Succeeded")
     assert ended["status"]["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
@@ -353,14 +361,7 @@ async def test_the_instant_runtime_needs_no_process(tmp_path: Path) -> None:
 
 async def test_events_name_what_happened(machine: OneMachine) -> None:
     await machine.create(PODS, pod("a", FOREVER))
-    await machine.phase("a", "Running")
-
-    async def reasons() -> set[str]:
-        return {event["reason"] for event in (await machine.client.list(EVENTS, "default")).items}
-
-    async with asyncio.timeout(60):
-        version = (await machine.client.list(EVENTS, "default")).resource_version
-        if "Started" not in await reasons():
-            async for _ in machine.client.watch(EVENTS, "default", resource_version=version):
-                break
-    assert "Started" in await reasons()
+    running = await machine.phase("a", "Running")
+    started = await machine.event("Started")
+    assert started["involvedObject"]["uid"] == running["metadata"]["uid"]
+    assert started["message"] == "Started container compute"
