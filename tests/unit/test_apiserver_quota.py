@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from hotvirt.embedded.apiserver.errors import StatusError
 from hotvirt.embedded.apiserver.limits import check_claim_limits, check_limits, fill_from_limits
-from hotvirt.embedded.apiserver.quota import QuotaGate
+from hotvirt.embedded.apiserver.quota import QuotaGate, counts
 from hotvirt.embedded.apiserver.store import Store
 
 
@@ -76,6 +76,52 @@ async def test_growth_counts_only_what_is_new(store: Store) -> None:
     gate.check(pod("a", "3"), pod("a", "2"))
     with pytest.raises(StatusError, match=r"requested: requests\.cpu=2"):
         gate.check(pod("a", "4"), pod("a", "2"))
+
+
+def selector(scope: str, operator: str, *values: str) -> dict[str, Any]:
+    rule = {"scopeName": scope, "operator": operator} | ({"values": list(values)} if values else {})
+    return {"scopeSelector": {"matchExpressions": [rule]}}
+
+
+PODS = {
+    "plain": pod("plain"),
+    "deadline": pod("deadline") | {"spec": pod("deadline")["spec"] | {"activeDeadlineSeconds": 5}},
+    "high": pod("high") | {"spec": pod("high")["spec"] | {"priorityClassName": "high"}},
+    "best-effort": {"metadata": {"uid": "b"}, "spec": {"containers": [{"name": "main"}]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("scopes", "counted"),
+    [
+        ({}, {"plain", "deadline", "high", "best-effort"}),
+        ({"scopes": ["NotTerminating"]}, {"plain", "high", "best-effort"}),
+        ({"scopes": ["Terminating"]}, {"deadline"}),
+        ({"scopes": ["NotTerminating", "NotBestEffort"]}, {"plain", "high"}),
+        ({"scopes": ["BestEffort"]}, {"best-effort"}),
+        ({"scopes": ["PriorityClass"]}, {"high"}),
+        (selector("PriorityClass", "In", "high", "low"), {"high"}),
+        (selector("PriorityClass", "NotIn", "high"), {"plain", "deadline", "best-effort"}),
+        (selector("PriorityClass", "DoesNotExist"), {"plain", "deadline", "best-effort"}),
+        (selector("NotBestEffort", "Exists") | {"scopes": ["Terminating"]}, {"deadline"}),
+        ({"scopes": ["CrossNamespacePodAffinity"]}, set()),
+    ],
+)
+def test_a_quota_with_scopes_is_about_some_pods(scopes: dict[str, Any], counted: set[str]) -> None:
+    assert {name for name, each in PODS.items() if counts(scopes, each)} == counted
+
+
+async def test_a_quota_with_scopes_limits_growth_and_counts_its_own(store: Store) -> None:
+    spec = {"hard": {"requests.cpu": "3"}, "scopes": ["NotTerminating"]}
+    await keep(store, "resourcequotas", "q", {"spec": spec})
+    await keep(store, "pods", "a", pod("a", "2"))
+    await keep(store, "pods", "deadline", PODS["deadline"])
+    gate = QuotaGate(store)
+    assert str(gate.used("ns", spec)["requests.cpu"]) == "2"
+    gate.check(pod("a", "3"), pod("a", "2"))
+    with pytest.raises(StatusError, match="exceeded quota: q"):
+        gate.check(pod("a", "4"), pod("a", "2"))
+    gate.check(PODS["deadline"] | {"metadata": {"name": "d", "namespace": "ns", "uid": "d"}})
 
 
 async def test_a_limit_range_fills_in(store: Store) -> None:

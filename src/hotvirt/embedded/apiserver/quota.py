@@ -14,7 +14,7 @@ import msgspec
 from hotvirt.api.quantity import Quantity
 
 from .errors import forbidden
-from .pod_resources import containers, pod_limits, pod_requests
+from .pod_resources import containers, pod_limits, pod_requests, qos_class
 from .store import Store
 
 Object = dict[str, Any]
@@ -35,17 +35,39 @@ def usage(pod: Object) -> Amounts:
     return used
 
 
+def counts(spec: Object, pod: Object) -> bool:
+    """Whether a quota with these scopes is about this Pod; one without is about all."""
+    rules = [{"scopeName": name, "operator": "Exists"} for name in spec.get("scopes") or ()]
+    rules += (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+    return all(_in_scope(rule, pod) for rule in rules)
+
+
+def _in_scope(rule: Object, pod: Object) -> bool:
+    spec = pod.get("spec") or {}
+    scope, operator = rule.get("scopeName"), rule.get("operator")
+    if scope in ("Terminating", "NotTerminating"):
+        return (spec.get("activeDeadlineSeconds") is not None) is (scope == "Terminating")
+    if scope in ("BestEffort", "NotBestEffort"):
+        return (qos_class(pod) == "BestEffort") is (scope == "BestEffort")
+    if scope != "PriorityClass":
+        return False
+    priority = spec.get("priorityClassName") or ""
+    if operator in ("In", "NotIn"):
+        return (priority in (rule.get("values") or ())) is (operator == "In")
+    return bool(priority) is (operator == "Exists")
+
+
 class QuotaGate:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._coming: dict[str, tuple[str, Amounts]] = {}
-        """Admitted and not yet stored: uid to namespace and usage."""
+        self._coming: dict[str, Object] = {}
+        """Admitted and not yet stored, by uid."""
 
     def check(self, pod: Object, old: Object | None = None) -> None:
         """Refuse the Pod, or count it as coming until it is `settled`."""
         metadata = pod["metadata"]
         namespace, name = metadata.get("namespace", ""), metadata.get("name", "")
-        quotas = list(self._quotas(namespace))
+        quotas = [each for each in self._quotas(namespace) if counts(each[1], pod)]
         if not quotas:
             return
         before = usage(old) if old else {}
@@ -54,8 +76,8 @@ class QuotaGate:
             for key, amount in usage(pod).items()
             if amount > before.get(key, ZERO)
         }
-        used = self.used(namespace)
-        for quota, hard in quotas:
+        for quota, spec, hard in quotas:
+            used = self.used(namespace, spec)
             if old is None:
                 _all_given(pod, name, quota, hard)
             exceeded = [
@@ -67,31 +89,28 @@ class QuotaGate:
                     for word, amounts in (("requested", wanted), ("used", used), ("limited", hard))
                 )
                 raise forbidden("", "pods", name, f"exceeded quota: {quota}, {said}")
-        self._coming[metadata["uid"]] = (namespace, usage(pod))
+        self._coming[metadata["uid"]] = pod
 
     def settled(self, pod: Object) -> None:
         """The Pod is stored, or will never be."""
         self._coming.pop(pod["metadata"].get("uid", ""), None)
 
-    def _quotas(self, namespace: str) -> Iterator[tuple[str, Amounts]]:
+    def _quotas(self, namespace: str) -> Iterator[tuple[str, Object, Amounts]]:
         for entry in self._store.entries("resourcequotas", namespace):
             spec = msgspec.json.decode(entry.data).get("spec") or {}
-            # Scoped quotas are for some Pods only (priorities, deadlines): none of ours is.
-            if not spec.get("scopes") and not spec.get("scopeSelector"):
-                yield (
-                    entry.name,
-                    {key: Quantity(str(value)) for key, value in (spec.get("hard") or {}).items()},
-                )
+            hard = {key: Quantity(str(value)) for key, value in (spec.get("hard") or {}).items()}
+            yield entry.name, spec, hard
 
-    def used(self, namespace: str) -> Amounts:
+    def used(self, namespace: str, spec: Object | None = None) -> Amounts:
+        """What the Pods of the namespace take, as far as a quota of this spec is about them."""
         by_uid: dict[str, Amounts] = {}
         for entry in self._store.entries("pods", namespace):
             pod = msgspec.json.decode(entry.data)
-            if (pod.get("status") or {}).get("phase") not in _ENDED:
+            if (pod.get("status") or {}).get("phase") not in _ENDED and counts(spec or {}, pod):
                 by_uid[pod["metadata"]["uid"]] = usage(pod)
-        for uid, (where, amounts) in self._coming.items():
-            if where == namespace:
-                known = by_uid.get(uid, {})
+        for uid, pod in self._coming.items():
+            if pod["metadata"].get("namespace", "") == namespace and counts(spec or {}, pod):
+                amounts, known = usage(pod), by_uid.get(uid, {})
                 by_uid[uid] = {
                     key: max(amounts.get(key, ZERO), known.get(key, ZERO)) for key in amounts | known
                 }

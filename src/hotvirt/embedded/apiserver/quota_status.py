@@ -51,13 +51,10 @@ class QuotaStatus:
         entries = list(self._api.store.entries(QUOTAS, namespace))
         if not entries:
             return
-        used = self._api.quota.used(namespace)
         for entry in entries:
             quota = msgspec.json.decode(entry.data)
             spec = quota.get("spec") or {}
-            if spec.get("scopes") or spec.get("scopeSelector"):
-                continue
-            hard = spec.get("hard") or {}
+            hard, used = spec.get("hard") or {}, self._api.quota.used(namespace, spec)
             counted = {
                 "hard": hard,
                 "used": {key: str(used.get(key) or self._number(namespace, key)) for key in hard},
