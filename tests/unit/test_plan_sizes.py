@@ -116,6 +116,8 @@ class TestMaxima:
         assert str(max_guest(plain, cluster, Quantity("5Gi"))) == "5Gi"
         assert str(max_guest(plain, cluster)) == "6Gi"
         assert str(max_guest(plain, CONFIG)) == "4Gi"
+        assert str(max_guest(plain, ClusterConfig(max_hotplug_ratio=100))) == "8Gi"
+        assert str(max_guest(plain, ClusterConfig(max_guest=Quantity("1Pi")))) == "16Ti"
 
     def test_a_small_guest_has_headroom_only_when_asked_for(self) -> None:
         small = spec_of(memory={"guest": "512Mi"})

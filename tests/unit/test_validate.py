@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from hotvirt.api.quantity import Quantity
 from hotvirt.plan.config import ClusterConfig
 from hotvirt.plan.defaults import vmi_defaults
 from hotvirt.plan.validate import validate_edit, validate_vm, validate_vmi
@@ -309,6 +310,25 @@ def test_a_machine_may_start_with_any_size_and_then_has_no_headroom(guest: str) 
     assert validate_vmi({"metadata": {"name": "a"}, "spec": spec}, CONFIG) == []
     marked = put(odd, "spec.template.metadata.annotations", {"hotvirt.io/min-guest": "512Mi"})
     assert fields(validate_vm(marked, CONFIG)) == [f"{D}.memory.guest"]
+
+
+@given(
+    st.integers(8, 8 << 20),
+    st.integers(1, 300),
+    st.integers(1, 10**6),
+    st.none() | st.integers(1, 10**6),
+    st.none() | st.integers(1, 1 << 40),
+)
+def test_a_vm_that_is_accepted_starts_whatever_the_clusters_maxima_are(
+    blocks: int, sockets: int, ratio: int, most_sockets: int | None, most_mib: int | None
+) -> None:
+    most = None if most_mib is None else Quantity(f"{most_mib}Mi")
+    config = ClusterConfig(max_hotplug_ratio=ratio, max_sockets=most_sockets, max_guest=most)
+    vm = put(put(good_vm(), f"{D}.memory", {"guest": f"{blocks * 2}Mi"}), f"{D}.cpu", {"sockets": sockets})
+    vm = put(vm, f"{D}.resources", {})
+    assume(not validate_vm(vm, config))
+    spec = vmi_defaults(vm["spec"]["template"]["spec"], config)
+    assert validate_vmi({"metadata": {"name": "a"}, "spec": spec}, config) == []
 
 
 def test_every_cause_is_named_at_once() -> None:

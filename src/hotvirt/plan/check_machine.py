@@ -10,7 +10,7 @@ from hotvirt.api.kubevirt import VMISpec
 from hotvirt.api.quantity import Quantity
 from hotvirt.plan.causes import Causes
 from hotvirt.plan.memory import (
-    GIB,
+    LARGEST_GUEST,
     MIB,
     MOVABLE_PER_BOOT,
     alignment,
@@ -22,7 +22,6 @@ from hotvirt.plan.memory import (
 from hotvirt.plan.topology import MOST_VCPUS, topology
 
 SMALLEST_GUEST: Final = Quantity.bytes(16 * MIB)
-LARGEST_GUEST: Final = Quantity.bytes(16 * 1024 * GIB)
 PAGE_SIZES: Final = ("2Mi", "1Gi")
 POLICIES: Final = ("force", "require", "optional", "disable", "forbid")
 ARCHITECTURES: Final = ("amd64", "arm64")

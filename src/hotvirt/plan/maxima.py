@@ -12,7 +12,7 @@ from hotvirt.api.domain import Domain
 from hotvirt.api.kubevirt import VMISpec
 from hotvirt.api.quantity import Quantity
 from hotvirt.plan.config import ClusterConfig
-from hotvirt.plan.memory import GIB, alignment, guest_memory
+from hotvirt.plan.memory import GIB, LARGEST_GUEST, alignment, guest_memory, most_with
 from hotvirt.plan.topology import MOST_VCPUS, topology
 
 # Below this size a guest pays too much at boot for memory that it may never get (128 MiB panics), so
@@ -38,12 +38,13 @@ def max_guest(
     explicit = (spec.domain.memory.max_guest if spec.domain.memory else None) or instancetype_max
     wanted = explicit or config.max_guest
     if not wanted and guest.value >= SMALLEST_GUEST_BY_RATIO:
-        wanted = guest * config.max_hotplug_ratio
+        # More than a running guest can be given is not held ready.
+        wanted = min(guest * config.max_hotplug_ratio, Quantity.bytes(most_with(guest.value)))
     if not wanted:
         return None
     if explicit:
         return max(explicit, guest)
     step = alignment(spec)
-    aligned = Quantity.bytes(wanted.value // step * step)
+    aligned = Quantity.bytes(min(wanted, LARGEST_GUEST).value // step * step)
     # Memory is plugged in whole steps: from any other size no size that can be asked for is reached.
     return aligned if aligned > guest and not guest.value % step else None

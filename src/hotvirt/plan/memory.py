@@ -26,6 +26,7 @@ EFI: Final = 16 * MIB  # flash images
 TRANSLATION_BUFFER: Final = 64 * MIB  # TCG's, bounded on the command line to this size; a boot fills it
 PAGE_TABLE_SHARE: Final = 512  # 8 bytes of page table for each page of 4096 bytes
 
+LARGEST_GUEST: Final = Quantity.bytes(16 * 1024 * GIB)
 ALIGNMENT: Final = 2 * MIB
 HUGE_ALIGNMENT: Final = GIB
 
