@@ -18,6 +18,7 @@ from hotvirt.api import names
 from tests.kube import condition
 from tests.scenarios.place import Object, Write, demo_vm
 from tests.scenarios.shell import wait_for
+from tests.scenarios.sizes import watched_beside
 
 from .up import Up
 
@@ -64,16 +65,19 @@ def waiting(
     up.start("--allocatable", "cpu=32,memory=8Gi", "--hypervisor", "instant")
     try:
         up.import_image(Up.demo_image, disk)
-        boots = bring_to_wait(up, eventually)
-        yield Waiting(up, boots, up.audit()[-1].time + SETTLED_WITHIN)
+        for name in WAITS:
+            up.kubectl("create", "namespace", name)
+        with watched_beside(up, "default", *WAITS):
+            boots = bring_to_wait(up, eventually)
+            yield Waiting(up, boots, up.audit()[-1].time + SETTLED_WITHIN)
     finally:
         up.stop("--stop-vms")
 
 
 def bring_to_wait(up: Up, eventually: Eventually) -> dict[str, str]:
     for name in WAITS:
-        up.kubectl("create", "namespace", name)
-        up.apply(demo_vm(name, name, memory={"guest": MACHINE_MEMORY}))
+        limits = {"limits": {"memory": MACHINE_MEMORY}}
+        up.apply(demo_vm(name, name, memory={"guest": MACHINE_MEMORY}, resources=limits))
     up.apply(demo_vm(BALLAST, memory={"guest": "3Gi"}))
     for name in WAITS:
         wait_for(up, name, f"vmi/{name}", "condition=AgentConnected")
@@ -108,12 +112,13 @@ def test_each_says_what_is_missing(waiting: Waiting):
     missing = {
         "node": f"capacity: {8 << 30}",
         "quota": "exceeded quota: most, requested: requests.memory=",
-        "range": "maximum memory usage per Pod is 2Gi",
+        "range": "maximum memory usage per Pod is 2Gi, but limit is ",
     }
     for name, text in missing.items():
         message = waiting.condition(name)["message"]
         assert message.startswith("memory 1Gi → 3Gi")
         assert text in message
+        resize(waiting, name, 6 if name == "node" else 8, "--memory", "3Gi", says=text)
 
 
 @pytest.mark.last
@@ -148,6 +153,34 @@ def test_each_completes_by_itself_when_there_is_room(waiting: Waiting):
     up.kubectl("delete", "vm", "node", "-n", "node")
     up.kubectl("delete", "limitrange", "most", "-n", "range")
     done(waiting, "range")
+
+
+@pytest.mark.last
+def test_the_command_ends_as_the_change_does(waiting: Waiting):
+    """`hotvirt resize` with all of Hotvirt behind it; nothing else says that both use the same words."""
+    up = waiting.up
+    said = resize(waiting, "quota", 0, "--cpu", "2")
+    assert [line.split()[2] for line in said.splitlines() if " ms " in line] == [
+        *("asked", "Pod", "hypervisor", "guest", "done")
+    ]
+    resize(waiting, "quota", 1, "--cpu", "5", says="maxSockets")
+    resize(waiting, "quota", 5, "--memory", "5Gi", says="room for 4Gi")
+    resize(waiting, "quota", 8, "--memory", "4Gi", says="exceeded quota")
+    up.apply(demo_vm("large", memory={"guest": MACHINE_MEMORY, "maxGuest": "8Gi"}))
+    wait_for(up, "default", "vmi/large", "condition=AgentConnected")
+    resize(waiting, "large", 6, "--memory", "5Gi", namespace="default", says="enough resource: memory")
+    resize(waiting, "large", 7, "--memory", "8Gi", namespace="default", says="allocatable")
+    resize(waiting, "large", 0, "--memory", MACHINE_MEMORY, namespace="default")
+    up.hotvirt("pause", "large")
+    wait_for(up, "default", "vmi/large", "condition=Paused")
+    resize(waiting, "large", 9, "--cpu", "2", "--timeout", "1s", namespace="default", says="it goes on")
+
+
+def resize(waiting: Waiting, name: str, code: int, *wanted: str, namespace: str = "", says: str = "") -> str:
+    answer = waiting.up.hotvirt("resize", name, "-n", namespace or name, *wanted, "--wait")
+    assert answer.returncode == code, answer.stdout + answer.stderr
+    assert says in answer.stderr
+    return answer.stdout
 
 
 def done(waiting: Waiting, name: str) -> None:

@@ -9,8 +9,10 @@ resize the real cgroup is compared with it (`guests.Guest.becomes`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 from hotvirt.api import names
@@ -20,8 +22,36 @@ from hotvirt.kube.errors import ApiError
 from tests.kube import Object
 from tests.size_log import SizeLog
 
+from .place import Place
+
 KINDS = (PODS, VMIS)
+WITHIN = 60.0
 RETRY = 0.2
+
+
+@contextmanager
+def watched_beside(place: Place, *namespaces: str) -> Iterator[None]:
+    """For tests that are no coroutines: in a thread of its own. Checks all of it at the end."""
+    ready, over = threading.Event(), threading.Event()
+
+    async def watch() -> None:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(place.client())
+            for namespace in namespaces:
+                await stack.enter_async_context(Sizes(client, namespace).watched())
+            ready.set()
+            await asyncio.to_thread(over.wait)
+
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(asyncio.run, watch())
+        watching.add_done_callback(lambda _: ready.set())
+        try:
+            assert ready.wait(WITHIN)
+            assert not watching.done(), watching.exception()
+            yield
+        finally:
+            over.set()
+        watching.result()
 
 
 class Sizes:
