@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from hotvirt.hypervisor.driver import (
@@ -17,6 +18,7 @@ from hotvirt.hypervisor.driver import (
     Listener,
     MachineGone,
     Observed,
+    Slot,
     Status,
 )
 from hotvirt.hypervisor.files import Files
@@ -40,6 +42,8 @@ _STATUS = {
     "watchdog": Status.PAUSED,
     "shutdown": Status.SHUTDOWN,
 }
+# What QEMU said of itself so recently holds, unless it was told to change something or tells of a change.
+RECENT = 1.0
 # The guest's own total of memory is for people: it is read again when a change of it has settled.
 TOTAL_LATER = 0.3
 _CHANGES = {
@@ -89,6 +93,23 @@ class QemuDriver:
         return machine
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What QEMU said of itself, when, and after how much had happened."""
+
+    at: float
+    happened: int
+    state: dict[str, Any]
+    slots: list[tuple[Slot, dict[str, Any]]]
+    memory: dict[str, Any] | None
+
+    def still_holds(self, happened: int) -> bool:
+        if happened != self.happened or time.monotonic() - self.at >= RECENT:
+            return False
+        # Of memory that is on its way QEMU tells once a second only.
+        return self.memory is None or self.memory["size"] == self.memory["requested-size"]
+
+
 class QemuMachine:
     def __init__(self, monitor: Qmp, folder: int, pid: int) -> None:
         self.closed = monitor.closed
@@ -97,6 +118,8 @@ class QemuMachine:
         self._folder = folder
         self._agent = GuestAgent(folder, command.AGENT_SOCKET)
         self._agent_open = False
+        self._happened = 0
+        self._said: _Said | None = None
         self._facts: dict[str, Any] | None = None  # what stays the same until the guest boots again
         self._total_due: float | None = None  # when the guest's total of memory is to be read again
         self._last_guest: GuestView | None = None
@@ -126,6 +149,7 @@ class QemuMachine:
             os.close(self._folder)
 
     def _on_event(self, event: dict[str, Any]) -> None:
+        self._happened += 1
         name = str(event.get("event"))
         data = event.get("data") or {}
         if name == "VSERPORT_CHANGE":
@@ -163,13 +187,24 @@ class QemuMachine:
             raise MachineGone(str(error)) from error
         except QmpError as error:
             raise DriverError(str(error)) from error
+        finally:
+            if not name.startswith("query-"):
+                self._happened += 1
 
     # What is
 
+    async def _ask_qemu(self) -> _Said:
+        known = self._said
+        if known and known.still_holds(self._happened):
+            return known
+        at, happened = time.monotonic(), self._happened
+        asked = (self._do("query-status"), self._vcpus.slots(), self._memory.device())
+        said = self._said = _Said(at, happened, *await asyncio.gather(*asked))
+        return said
+
     async def observe(self) -> Observed:
-        state, slots, device = await asyncio.gather(
-            self._do("query-status"), self._vcpus.slots(), self._memory.device()
-        )
+        said = await self._ask_qemu()
+        state, slots, device = said.state, said.slots, said.memory
         status = _STATUS.get(str(state.get("status")), Status.OTHER)
         memory = await self._memory.view(device, self._agent_open and status is Status.RUNNING)
         # A guest that stands still cannot answer, and stays as it was.
@@ -257,6 +292,7 @@ class QemuMachine:
 
     async def set_memory(self, plugged: int, timeout: float) -> None:
         self._total_changes()
+        self._happened += 1
         await self._memory.bring_to(plugged, timeout, self._agent_open)
 
     async def power_button(self) -> None:
