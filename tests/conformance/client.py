@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,9 @@ APPLY = "application/apply-patch+yaml"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
-EVENT_WITHIN = 10.0
+EVENT_WITHIN = 60.0
+WATCHED_FOR = 280
+"""Seconds: longer than anything in it is waited for."""
 
 
 @dataclass
@@ -164,12 +167,25 @@ class Api:
         headers = {"Accept": accept}
         if self.target.token:
             headers["Authorization"] = f"Bearer {self.target.token}"
-        everything: dict[str, str | int | bool] = {"watch": True, "timeoutSeconds": 60, **params}
+        everything: dict[str, str | int | bool] = {"watch": True, "timeoutSeconds": WATCHED_FOR, **params}
         async with self._session.get(
             self.target.url + path, params=query(everything), headers=headers, ssl=self.target.tls
         ) as response:
             assert response.status == 200, await response.text()
             yield Watch(response)
+
+
+async def soon(
+    ask: Callable[[], Awaitable[Answer]], so: Callable[[Answer], bool], within: float = EVENT_WITHIN
+) -> Answer:
+    """The first answer that is so. A real API server goes by copies of what it has stored, and nothing tells
+    when they have caught up.
+    """
+    deadline = time.monotonic() + within
+    while not so(answer := await ask()):
+        assert time.monotonic() < deadline, f"it still is {answer.status}: {answer.text[:2000]}"
+        await asyncio.sleep(0.05)
+    return answer
 
 
 def query(params: Mapping[str, str | int | bool]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .client import Api
+from .client import Answer, Api
 from .objects import GROUP
 
 V2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -103,6 +103,19 @@ async def test_a_custom_resource_is_listed_with_its_names(api: Api) -> None:
     assert sorted(listed["widgets/status"]["verbs"]) == ["get", "patch", "update"]
 
 
+async def unchanged(api: Api, path: str, **options: Any) -> Answer:
+    """The answer to who has the document already. A kind that an earlier test has deleted may still be going
+    from it, which makes it another one.
+    """
+    known = (await api.get(path, **options)).headers["ETag"]
+    for _ in range(20):
+        answer = await api.get(path, headers={"If-None-Match": known}, **options)
+        if answer.status != 200 or answer.headers["ETag"] == known:
+            break
+        known = answer.headers["ETag"]
+    return answer
+
+
 @pytest.mark.parametrize("path", ["/api", "/apis"])
 async def test_aggregated_discovery_says_its_own_type(api: Api, path: str) -> None:
     answer = await api.get(path, accept=KUBECTL, timeout="32s")
@@ -116,9 +129,8 @@ async def test_aggregated_discovery_says_its_own_type(api: Api, path: str) -> No
 
 @pytest.mark.parametrize("path", ["/api", "/apis"])
 async def test_aggregated_discovery_that_did_not_change_is_304(api: Api, path: str) -> None:
-    first = await api.get(path, accept=KUBECTL)
-    again = await api.get(path, accept=KUBECTL, headers={"If-None-Match": first.headers["ETag"]})
-    assert (again.status, again.raw) == (304, b"")
+    answer = await unchanged(api, path, accept=KUBECTL)
+    assert (answer.status, answer.raw) == (304, b"")
 
 
 async def test_aggregated_discovery_has_every_resource(api: Api) -> None:

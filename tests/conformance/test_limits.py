@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest_asyncio
 
-from .client import STRATEGIC, Api
+from .client import STRATEGIC, Api, soon
 from .conftest import Namespace
 from .objects import pod
 
@@ -20,7 +20,14 @@ async def quota(api: Api, ns: Namespace) -> str:
     await api.create(quotas, body)
     nothing = {"pods": "0", "requests.cpu": "0", "requests.memory": "0"}
     (await api.patch(f"{quotas}/q1/status", {"status": {"hard": hard, "used": nothing}})).ok()
+    await counts(api, ns, pod())
     return f"{quotas}/q1"
+
+
+async def counts(api: Api, ns: Namespace, body: dict[str, Any]) -> None:
+    """Wait until the server goes by the status of the namespace's quotas."""
+    unknown = "status unknown for quota"
+    await soon(lambda: api.post(ns.pods, body, dryRun="All"), lambda answer: unknown not in answer.text)
 
 
 def sized(**requests: str) -> dict[str, Any]:
@@ -137,7 +144,13 @@ async def test_a_limit_range_refuses_what_is_too_small(api: Api, ns: Namespace) 
 async def test_a_limit_range_holds_for_a_resize(api: Api, ns: Namespace, unique: str) -> None:
     await bound(api, ns, unique)
     await limit(api, ns, min={"cpu": "50m"})
-    answer = await api.patch(f"{ns.pods}/one/resize", resized(cpu="10m"), STRATEGIC)
+    smaller = resized(cpu="10m")
+    # The server remembers for a while that a namespace has no limits, unless it has heard of one.
+    await soon(
+        lambda: api.patch(f"{ns.pods}/one/resize", smaller, STRATEGIC, dryRun="All"),
+        lambda answer: answer.status != 200,
+    )
+    answer = await api.patch(f"{ns.pods}/one/resize", smaller, STRATEGIC)
     status = answer.refused(403, "Forbidden")
     assert status["message"] == (
         'pods "one" is forbidden: minimum cpu usage per Container is 50m, but request is 10m'

@@ -14,15 +14,17 @@ import pytest
 
 from hotvirt import __version__
 from hotvirt.api.quantity import Quantity
+from tests.targets.target import wait_until
 
 from .client import STRATEGIC, Api
 from .conftest import Namespace
 from .objects import widget
 from .test_controllers import gone, owned
+from .test_limits import counts
 
 pytestmark = pytest.mark.needs_node
 
-WITHIN = 60.0
+WITHIN = 120.0
 SMALL = {"requests": {"cpu": "50m", "memory": "32Mi"}, "limits": {"cpu": "100m", "memory": "96Mi"}}
 LARGER = {"requests": {"cpu": "70m", "memory": "40Mi"}, "limits": {"cpu": "150m", "memory": "128Mi"}}
 WAITS, ENDS_WELL, FAILS = "console-log", "stop", "run"
@@ -331,8 +333,29 @@ async def test_a_resize_beyond_the_node_is_refused_and_changes_nothing(api: Api,
     assert (await api.get(f"{ns.pods}/one")).ok()["spec"] == pod["spec"]
 
 
+def some_leave(api: Api, node: str) -> bool:
+    """Whether Pods of earlier tests are on the node, which take their share of it along a moment later."""
+
+    def items(path: str) -> list[dict[str, Any]]:
+        status, listed = api.target.request("GET", path)
+        assert status == 200, listed
+        found: list[dict[str, Any]] = listed["items"]
+        return found
+
+    pods = items(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{node}")
+    ending = {
+        each["metadata"]["name"]
+        for each in items("/api/v1/namespaces")
+        if each["status"]["phase"] == "Terminating"
+    }
+    return any(
+        each["metadata"]["namespace"] in ending or "deletionTimestamp" in each["metadata"] for each in pods
+    )
+
+
 async def free_cpu(api: Api, node: str) -> int:
     """Thousandths of CPUs that nobody on the node has asked for."""
+    wait_until(lambda: not some_leave(api, node), "the Pods of earlier tests to go")
     offered = (await api.get(f"/api/v1/nodes/{node}")).ok()["status"]["allocatable"]["cpu"]
     pods = (await api.get("/api/v1/pods", fieldSelector=f"spec.nodeName={node}")).ok()["items"]
     taken = 0
@@ -370,6 +393,8 @@ async def quota(api: Api, ns: Namespace, **hard: str) -> None:
     body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q1"}, "spec": {"hard": hard}}
     await api.create(ns.path("resourcequotas"), body)
     await used(api, ns, **dict.fromkeys(hard, "0"))
+    await account(api, ns)
+    await counts(api, ns, launcher(WAITS))
 
 
 async def used(api: Api, ns: Namespace, **wanted: str) -> None:

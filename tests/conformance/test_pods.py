@@ -11,6 +11,7 @@ import pytest_asyncio
 from .client import STRATEGIC, Api, causes
 from .conftest import Namespace
 from .objects import IMAGE, OTHER_IMAGE, pod
+from .test_limits import counts
 
 NOBODY = "nobody-runs-here"
 
@@ -339,6 +340,7 @@ async def test_a_quota_refuses_one_pod_too_many(api: Api, ns: Namespace) -> None
     await api.create(ns.path("resourcequotas"), quota)
     counted = {"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}}
     (await api.patch(f"{ns.path('resourcequotas')}/q1/status", counted)).ok()
+    await counts(api, ns, pod())
     status = (await api.post(ns.pods, pod())).refused(403, "Forbidden")
     assert status["message"] == (
         'pods "one" is forbidden: exceeded quota: q1, requested: pods=1, used: pods=0, limited: pods=0'

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 OLDEST = (1, 27)
-WITHIN = 60.0
+WITHIN = 150.0
 
 
 @dataclass(frozen=True)

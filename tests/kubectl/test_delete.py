@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
 from tests.conformance.objects import GROUP, IMAGE, configmap, widget
@@ -75,6 +77,13 @@ def make_family(kubectl: Kubectl) -> None:
         }
     ]
     kubectl("create", "-f", "-", stdin=child)
+    # When the garbage collector has taken this one, it knows the child, too.
+    child["metadata"]["name"] = "of-nobody"
+    child["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": str(uuid.uuid4())}
+    ]
+    kubectl("create", "-f", "-", stdin=child)
+    kubectl("wait", "configmap/of-nobody", "--for=delete", "--timeout=120s")
 
 
 @pytest.mark.needs_controllers
@@ -109,7 +118,7 @@ READY = '{"status":{"conditions":[{"type":"Ready","status":"True"}]}}'
 
 def test_wait_for_a_condition(kubectl: Kubectl) -> None:
     kubectl("create", "-f", "-", stdin=widget())
-    with kubectl.running("wait", "widget/one", "--for=condition=Ready", "--timeout=50s") as waiting:
+    with kubectl.running("wait", "widget/one", "--for=condition=Ready", "--timeout=120s") as waiting:
         report(kubectl, READY)
         assert waiting.done() == f"widget.{GROUP}/one condition met\n"
 
@@ -117,12 +126,12 @@ def test_wait_for_a_condition(kubectl: Kubectl) -> None:
 def test_wait_for_a_condition_that_is_met(kubectl: Kubectl) -> None:
     kubectl("create", "-f", "-", stdin=widget())
     report(kubectl, READY)
-    kubectl("wait", "widget", "--all", "--for=condition=Ready=true", "--timeout=50s")
+    kubectl("wait", "widget", "--all", "--for=condition=Ready=true", "--timeout=120s")
 
 
 def test_wait_for_a_value(kubectl: Kubectl) -> None:
     kubectl("create", "-f", "-", stdin=widget())
-    arguments = ("wait", "widget/one", "--for=jsonpath={.status.phase}=Done", "--timeout=50s")
+    arguments = ("wait", "widget/one", "--for=jsonpath={.status.phase}=Done", "--timeout=120s")
     with kubectl.running(*arguments) as waiting:
         report(kubectl, '{"status":{"phase":"Busy"}}')
         report(kubectl, '{"status":{"phase":"Done"}}')
@@ -131,10 +140,10 @@ def test_wait_for_a_value(kubectl: Kubectl) -> None:
 
 def test_wait_for_a_deletion(kubectl: Kubectl) -> None:
     kubectl("create", "-f", "-", stdin=widget())
-    with kubectl.running("wait", "widget/one", "--for=delete", "--timeout=50s") as waiting:
+    with kubectl.running("wait", "widget/one", "--for=delete", "--timeout=120s") as waiting:
         kubectl("delete", "widget", "one", "--wait=false")
         waiting.done()
-    kubectl("wait", "widget/one", "--for=delete", "--timeout=50s")
+    kubectl("wait", "widget/one", "--for=delete", "--timeout=120s")
 
 
 def test_wait_gives_up(kubectl: Kubectl) -> None:
