@@ -28,6 +28,7 @@ from tests.inprocess import Cluster
 from tests.kube import Object, condition
 
 from .tiny_os import make_disk
+from .weight import check_weight
 
 TIMES = int(os.environ.get("HOTVIRT_SOAK", "0")) // 10 or 3
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1800 + 60 * TIMES)]
@@ -97,14 +98,16 @@ class Guest:
         self.cgroup_is_right(await pod_of(self.cluster, NAME))
 
     def cgroup_is_right(self, pod: Any) -> None:
-        node = self.world.node
-        limits = node.runtime.cgroups.read(pod.metadata.uid, "compute")
+        cgroups = self.world.node.runtime.cgroups
+        limits = cgroups.read(pod.metadata.uid, "compute")
         if limits is None:
-            assert not node.runtime.cgroups.usable
+            assert not cgroups.usable
             return
-        wanted = pod.spec.containers[0].resources.limits
-        assert limits.memory_limit == wanted["memory"].value // 4096 * 4096
-        assert limits.cpu_limit == wanted["cpu"].milli
+        wanted = pod.spec.containers[0].resources
+        assert limits.memory_limit == wanted.limits["memory"].value // 4096 * 4096
+        assert limits.cpu_limit == wanted.limits["cpu"].milli
+        # The limit of CPUs stays; their request goes with the vCPUs, and is a weight.
+        check_weight(cgroups, pod.metadata.uid, wanted.requests["cpu"].milli)
 
 
 def manifest(name: str, sockets: int, guest: str, **metadata: Any) -> Object:
@@ -199,13 +202,20 @@ async def test_a_guest_whose_agent_is_gone_ends_in_a_true_status(guest: Guest):
 
 
 async def test_a_guest_that_never_had_an_agent(world: Machines, tmp_path: Path):
-    """vCPUs are given and counted as the hypervisor has them; nobody says that the guest uses them."""
+    """vCPUs are given and counted as the hypervisor has them; nobody says that the guest uses them.
+
+    The first edit comes before the machine runs: it is made with the size that its Pod was made for.
+    """
     world.images.import_image("my/os:1", make_disk(tmp_path / "disk.img"))
     wanted = machine("silent", 1, "64Mi")
     wanted["spec"]["template"]["spec"]["volumes"][0]["containerDisk"]["image"] = "my/os:1"
     await world.cluster.create(VMS, wanted)
-    vmi = await world.cluster.until(VMIS, "silent", reason("Resizable", "NoGuestAgent"), BOOT)
-    assert vmi["status"]["hotvirt"]["vcpus"] == {"plugged": 1}
+    vmi = await world.cluster.until(VMIS, "silent", lambda each: True)
+    assert vmi.get("status", {}).get("phase") != "Running"
+    await edit(world.cluster, "silent", 2)
+    vmi = await rests(world.cluster, "silent", 2, "64Mi", BOOT)
+    assert vmi["status"]["hotvirt"]["vcpus"] == {"plugged": 2}
+    assert reason("Resizable", "NoGuestAgent")(vmi)
     await edit(world.cluster, "silent", 3)
     vmi = await rests(world.cluster, "silent", 3, "64Mi", SLOW)
     assert vmi["status"]["hotvirt"]["vcpus"] == {"plugged": 3}
