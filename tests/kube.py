@@ -9,8 +9,11 @@ from typing import Any
 from hotvirt.api import names
 from hotvirt.api.resources import EVENTS, KUBEVIRTS, NAMESPACES, Resource
 from hotvirt.kube.client import Client
+from hotvirt.kube.errors import Gone
 
 WITHIN = 60.0
+SILENT = 3600.0
+"""Seconds: whoever waits says for how long, and not how long nothing may happen meanwhile."""
 Object = dict[str, Any]
 
 
@@ -59,7 +62,7 @@ class Kube:
                         return last
         except TimeoutError:
             raise AssertionError(f"{resource.kind} {name} did not get there; it is {last}") from None
-        raise AssertionError("the watch ended")
+        raise AssertionError("versions go on for ever")
 
     async def gone(self, resource: Resource, name: str, within: float = WITHIN) -> None:
         last: Object | None = None
@@ -70,18 +73,24 @@ class Kube:
                         return
         except TimeoutError:
             raise AssertionError(f"{resource.kind} {name} did not go; it is {last}") from None
+        raise AssertionError("versions go on for ever")
 
     async def _versions(self, resource: Resource, name: str) -> AsyncIterator[Object | None]:
+        """For ever: servers end a watch after some minutes, and then it begins anew."""
         selector = f"metadata.name={name}"
         place = self._place(resource)
-        listed = await self.admin.list(resource, place, field_selector=selector)
-        yield listed.items[0] if listed.items else None
-        version = listed.resource_version
-        async for event in self.admin.watch(
-            resource, place, resource_version=version, field_selector=selector
-        ):
-            if event.type != "BOOKMARK":
-                yield None if event.type == "DELETED" else event.object
+        while True:
+            listed = await self.admin.list(resource, place, field_selector=selector)
+            yield listed.items[0] if listed.items else None
+            version = listed.resource_version
+            try:
+                async for event in self.admin.watch(
+                    resource, place, resource_version=version, field_selector=selector, inactivity=SILENT
+                ):
+                    if event.type != "BOOKMARK":
+                        yield None if event.type == "DELETED" else event.object
+            except Gone:
+                continue
 
     async def event(self, about: Object, reason: str) -> str:
         """The message of the first event of that reason about the object, once it is there."""

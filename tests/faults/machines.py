@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from hotvirt.hypervisor.driver import Driver
 from hotvirt.hypervisor.instant import InstantDriver, InstantMachine
 from hotvirt.hypervisor.qemu.driver import QemuDriver, QemuMachine
 from hotvirt.kube.client import Client
+from hotvirt.kube.errors import NotFound
 from hotvirt.kube.events import Recorder
 from hotvirt.kube.informer import Informer
 from hotvirt.node.agent import NodeAgent
@@ -106,7 +107,10 @@ class Victim:
         self._make_client = make_client
         self._run = run
         self._first = Life(dies_after)
-        self.was_killed = False
+
+    @property
+    def was_killed(self) -> bool:
+        return self._first.dead
 
     @property
     def writes(self) -> list[str]:
@@ -119,6 +123,7 @@ class Victim:
     async def _live(self, life: Life) -> None:
         """Until it dies: then nothing of it does anything any more."""
         work = asyncio.ensure_future(self._run(Mortal(self._make_client(), life), life))
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
         end = asyncio.create_task(life.ended.wait())
         try:
             await asyncio.wait([work, end], return_when=asyncio.FIRST_COMPLETED)
@@ -126,7 +131,6 @@ class Victim:
             end.cancel()
             work.cancel()
             await asyncio.wait([work, end])
-            self.was_killed = self.was_killed or life.dead
             error = None if work.cancelled() else work.exception()
         if error is not None and not _says_killed(error):
             raise error
@@ -386,7 +390,8 @@ class _Settings:
 async def _end_all(cluster: Cluster, node: EmbeddedNode) -> None:
     """No process of a machine outlives the test."""
     for pod in (await cluster.admin.list(PODS, cluster.namespace)).items:
-        await cluster.admin.delete(PODS, pod["metadata"]["name"], cluster.namespace, grace=0)
-    async with asyncio.timeout(60):
+        with suppress(NotFound):  # it may be on its way out already
+            await cluster.admin.delete(PODS, pod["metadata"]["name"], cluster.namespace, grace=0)
+    async with asyncio.timeout(120):
         while node._workers:
             await asyncio.wait(node._tasks)

@@ -17,7 +17,7 @@ from hotvirt.plan.resources import pod_resources, with_limits_of_others
 from tests.inprocess import Cluster, vm_manifest
 from tests.kube import Object, condition, shows
 
-LONG = 30.0
+LONG = 90.0
 
 
 def machine(name: str, sockets: int = 2, guest: str = "1Gi", **domain: Any) -> Object:

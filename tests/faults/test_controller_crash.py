@@ -6,7 +6,6 @@ VM that its owner deletes while it is being started.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -41,6 +40,25 @@ PASSING = {
     "ipAddress",
     "ipAddresses",
     "ownerReferences",
+}
+
+
+# What each does on that path, at the least.
+DEEDS = {
+    "controllers": {
+        "create controllerrevisions/",
+        "create virtualmachineinstances/",
+        "create pods/",
+        "patch virtualmachines/",
+        "patch virtualmachines/status",
+        "patch virtualmachineinstances/",
+        "patch virtualmachineinstances/status",
+        "patch pods/status",
+        "patch pods/resize",
+        "delete virtualmachineinstances/",
+        "delete pods/",
+    },
+    "agent": {"patch virtualmachineinstances/status", "command plugged", "command online"},
 }
 
 
@@ -132,14 +150,18 @@ async def settled_state(world: Machines, name: str) -> Object:
         "vmi": lasting(vmi, name),
         "pod": lasting(pod["spec"]["containers"], name),
         "revision": lasting(revision["data"], name),
-        "revisions": Counter(each["metadata"]["name"].rpartition("-")[0] for each in revisions).most_common(
-            1
-        )[0][1],
+        "revisions": sum(owner_of(each) == vm["metadata"]["uid"] for each in revisions),
     }
 
 
+def owner_of(obj: Object) -> str:
+    """Those of VMs that were deleted may still be there: the garbage collector takes its time."""
+    (owner,) = obj["metadata"]["ownerReferences"]
+    return str(owner["uid"])
+
+
 @pytest.mark.parametrize("victim", ["controllers", "agent"])
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 async def test_killed_after_every_single_write(in_memory, victim):
     async with machines(in_memory) as world:
         async with world.alive(victim) as unharmed:
@@ -147,14 +169,18 @@ async def test_killed_after_every_single_write(in_memory, victim):
         assert unharmed is not None
         count = len(unharmed.writes)
         assert count >= 5, unharmed.writes
+        killed_after = []
         for number in range(1, count + 1):
             name = f"vm-{number}"
             async with world.alive(victim, dies_after=number) as killed:
                 found = await live_through(world, name)
             assert killed is not None
-            # Two writers that meet write once more or less: the last numbers may not be reached.
-            assert killed.was_killed or number > count - 5, (number, count)
+            if killed.was_killed:
+                killed_after.append(killed.writes[-1])
             assert found == expected, f"killed after write {number}: {killed.writes[-1]}"
+        # On a slow machine more is told of a change on its way: the last numbers may not be reached.
+        assert len(killed_after) > count // 2, (count, killed_after)
+        assert set(killed_after) >= DEEDS[victim], killed_after
 
 
 def has_finalizer(vm: Object) -> bool:
