@@ -224,7 +224,7 @@ def sweep() -> None:
 def remove_cgroup(top: Path) -> None:
     for folder, _, _ in os.walk(top, topdown=False):
         # A process that was just killed leaves its group a moment later; in version 1 no event tells of it.
-        wait_until(partial(removed, Path(folder)), f"{folder} to become empty", within=20)
+        wait_until(partial(removed, Path(folder)), f"{folder} to become empty")
 
 
 def removed(cgroup: Path) -> bool:

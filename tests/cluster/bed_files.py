@@ -99,6 +99,8 @@ def configurations(layout: Layout) -> dict[str, Any]:
             "kind": "Policy",
             "omitStages": ["RequestReceived"],
             "rules": [
+                # Nobody asks for them, and there are so many that the log would begin anew.
+                {"level": "None", "verbs": ["get", "list", "watch"]},
                 {"level": "RequestResponse", "resources": [{"group": "", "resources": ["pods/resize"]}]},
                 {"level": "Metadata"},
             ],

@@ -165,6 +165,7 @@ def start_apiserver(programs: Programs, layout: Layout) -> None:
         "--requestheader-extra-headers-prefix=X-Remote-Extra-",
         f"--audit-policy-file={layout.config('audit-policy.yaml')}",
         f"--audit-log-path={layout.audit_log}",
+        "--audit-log-maxsize=10000",
     )
 
 

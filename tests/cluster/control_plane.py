@@ -112,7 +112,7 @@ class Process:
 
     def get(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.health_port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.health_port}{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refusal:
             return refusal.code, refusal.read().decode()
@@ -130,9 +130,25 @@ class Process:
 
 
 def available(plane: ControlPlane) -> bool:
-    service = plane.kubectl.json("get", "apiservice", "v1.subresources.kubevirt.io")
-    conditions = service.get("status", {}).get("conditions", [])
-    return any(each["type"] == "Available" and each["status"] == "True" for each in conditions)
+    """The API server reaches Hotvirt and knows it: as aggregated API, and at its webhooks."""
+    for version in ("v1", "v1alpha3"):
+        service = plane.kubectl.json("get", "apiservice", f"{version}.subresources.kubevirt.io")
+        conditions = service.get("status", {}).get("conditions", [])
+        if not any(each["type"] == "Available" and each["status"] == "True" for each in conditions):
+            return False
+    path = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines?dryRun=All"
+    return plane.target.request("POST", path, vm("anything"))[0] == 201
+
+
+def vm(name: str, **spec: Any) -> Object:
+    domain = {"memory": {"guest": "128Mi"}, "devices": {}}
+    template = {"spec": {"domain": domain | spec.pop("domain", {})}}
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": name},
+        "spec": {"runStrategy": "Always", "template": template, **spec},
+    }
 
 
 @contextmanager

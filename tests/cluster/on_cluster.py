@@ -34,7 +34,7 @@ class OnCluster(Place):
         return NODE
 
     def audit(self) -> list[Write]:
-        lines = self.bed.layout.audit_log.read_text().splitlines()
+        lines = self.bed.layout.audit_log.read_text().split("\n")[:-1]  # the last may be half a line
         found = [_write(json.loads(line)) for line in lines if '"stage":"ResponseComplete"' in line]
         return [each for each in found if each is not None]
 

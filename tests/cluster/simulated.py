@@ -28,7 +28,7 @@ from tests.kube import Object
 
 NODE = "node-b"
 TAINT = {"key": "hotvirt.io/simulated", "effect": "NoSchedule"}
-READY_WITHIN = 30.0
+READY_WITHIN = 120.0
 SIZE = {"cpu": "64", "memory": "256Gi"}
 
 
@@ -41,11 +41,13 @@ def put_there(vm: Object) -> Object:
 
 
 class CountingMachine(InstantMachine):
-    plugs: Counter[str]
+    driver: CountingDriver
     pod_uid: str
 
     async def plug_vcpus(self, count: int) -> None:
-        self.plugs[self.pod_uid] += 1
+        self.driver.plugs[self.pod_uid] += 1
+        if self.pod_uid in self.driver.held:
+            await self.driver.released.wait()
         await super().plug_vcpus(count)
 
 
@@ -53,12 +55,15 @@ class CountingDriver(InstantDriver):
     def __init__(self) -> None:
         self.plugs: Counter[str] = Counter()
         """Commands to plug vCPUs, by the uid of the Pod."""
+        self.held: set[str] = set()
+        """The uids of Pods whose machines plug nothing before they are released."""
+        self.released = asyncio.Event()
 
     async def connect(self, run_dir_fd: int) -> CountingMachine:
         plain = await super().connect(run_dir_fd)
         machine = CountingMachine(os.dup(run_dir_fd), plain._state)
         plain.close()
-        machine.plugs = self.plugs
+        machine.driver = self
         machine.pod_uid = pod_of(Path(f"/proc/self/fd/{run_dir_fd}").readlink())
         return machine
 

@@ -33,10 +33,10 @@ def works(controller: Process) -> bool:
 def test_the_lead_is_given_back_by_a_replica_that_is_asked_to_end(plane: ControlPlane) -> None:
     kubectl = plane.kubectl
     with plane.controller("first") as first:
-        wait_for_leader(kubectl, "first", within=60)
+        wait_for_leader(kubectl, "first", within=120)
         with plane.controller("second") as second:
             second.wait_until_ready()
-            assert works(first)
+            wait_until(lambda: works(first), "the first to work")
             assert not works(second)
             first.process.send_signal(signal.SIGTERM)
             assert first.process.wait(60) == 0
@@ -51,17 +51,18 @@ def test_a_leader_that_cannot_renew_its_lease_stops_its_work(plane: ControlPlane
     with plane.controller("third") as third:
         wait_for_leader(kubectl, "third", within=60)
         wait_until(lambda: works(third), "the third to work")
-        stolen = {"spec": {"holderIdentity": "somebody-else", "leaseDurationSeconds": 1}}
+        # Long enough for who looks from time to time to see that it does not work.
+        stolen = {"spec": {"holderIdentity": "somebody-else", "leaseDurationSeconds": 20}}
         kubectl("patch", *LEASE, "--type=merge", "-p", json.dumps(stolen))
         wait_until(lambda: not works(third), "the third to stop its work", within=60)
-        wait_for_leader(kubectl, "third", within=60)  # somebody else never came back
+        wait_for_leader(kubectl, "third", within=120)  # somebody else never came back
         wait_until(lambda: works(third), "the third to work again")
 
 
 def test_a_leader_that_is_killed_is_followed_when_its_lease_ends(plane: ControlPlane) -> None:
     kubectl = plane.kubectl
     with plane.controller("fourth") as fourth:
-        wait_for_leader(kubectl, "fourth", within=60)
+        wait_for_leader(kubectl, "fourth", within=120)
         with plane.controller("fifth") as fifth:
             fifth.wait_until_ready()
             before = lead(kubectl)["leaseTransitions"]
@@ -100,7 +101,7 @@ def test_crds_of_somebody_else_are_left_alone(plane: ControlPlane) -> None:
     kubectl("label", *crd, "app.kubernetes.io/part-of-")
     try:
         with plane.controller("seventh", plane.port) as refusing:
-            wait_until(lambda: "is not Hotvirt's" in refusing.readiness(), "it to refuse")
-            assert "virtualmachines.kubevirt.io" in refusing.readiness()
+            refusal = "The CRD virtualmachines.kubevirt.io is not Hotvirt's"
+            wait_until(lambda: refusal in refusing.readiness(), "it to refuse")
     finally:
         kubectl("label", *crd, "app.kubernetes.io/part-of=hotvirt")

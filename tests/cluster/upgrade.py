@@ -85,6 +85,7 @@ async def asked(client: Client, namespace: str) -> AsyncIterator[list[str]]:
     asking = asyncio.create_task(ask_on())
     try:
         yield refused
+        assert not asking.done(), asking
     finally:
         asking.cancel()
         await asyncio.wait([asking])
