@@ -31,6 +31,16 @@ def with_disks(disks: list[dict[str, Any]], volumes: list[dict[str, Any]]) -> di
     return domain(devices={"disks": disks}) | {"volumes": volumes}
 
 
+@pytest.mark.parametrize(("architecture", "starts"), [("", True), ("amd64", True), ("arm64", False)])
+def test_no_machine_of_another_architecture_is_started_instead(architecture: str, starts: bool) -> None:
+    asked = vmi(domain() | {"architecture": architecture})
+    if starts:
+        assert machine_for(asked).name == "web"
+    else:
+        with pytest.raises(MachineError, match="starts amd64 machines only, not arm64"):
+            machine_for(asked)
+
+
 def test_the_sizes() -> None:
     cpu = {"sockets": 2, "cores": 3, "threads": 2, "maxSockets": 8, "model": "Haswell"}
     made = machine_for(vmi(domain(cpu=cpu, memory={"guest": "1Gi", "maxGuest": "4Gi"})))

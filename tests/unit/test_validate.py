@@ -331,6 +331,14 @@ def test_a_vm_that_is_accepted_starts_whatever_the_clusters_maxima_are(
     assert validate_vmi({"metadata": {"name": "a"}, "spec": spec}, config) == []
 
 
+@pytest.mark.parametrize("architecture", ["amd64", "arm64"])
+def test_the_machine_type_that_is_filled_in_is_one_of_its_architecture(architecture: str) -> None:
+    vm = put(good_vm(), f"{T}.architecture", architecture)
+    assert validate_vm(vm, CONFIG) == []
+    spec = vmi_defaults(vm["spec"]["template"]["spec"], CONFIG)
+    assert validate_vmi({"metadata": {"name": "a"}, "spec": spec}, CONFIG) == []
+
+
 def test_every_cause_is_named_at_once() -> None:
     vm = good_vm()
     for where, value, _, _ in (REFUSED[2], REFUSED[6], REFUSED[14], REFUSED[-8]):

@@ -17,6 +17,7 @@ from hotvirt.plan.topology import topology
 
 DEFAULT_NETWORK: Final = "default"
 DEFAULT_MACHINE: Final = "q35"
+MACHINES_OF: Final = {"arm64": "virt"}
 DEFAULT_GRACE_SECONDS: Final = 30
 DEFAULT_BUS: Final = {"disk": "virtio", "cdrom": "sata", "lun": "scsi"}
 
@@ -28,7 +29,7 @@ def vmi_defaults(spec: dict[str, Any], config: ClusterConfig) -> dict[str, Any]:
     domain = _child(filled, "domain")
     _fill_cpu(_child(domain, "cpu"), typed, config)
     _fill_memory(_child(domain, "memory"), typed, config)
-    _fill(_child(domain, "machine"), "type", DEFAULT_MACHINE)
+    _fill(_child(domain, "machine"), "type", MACHINES_OF.get(typed.architecture, DEFAULT_MACHINE))
     devices = _child(domain, "devices")
     _fill_disks(filled, devices)
     _fill_network(filled, devices)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import uuid
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -27,6 +27,10 @@ _UUID_NAMESPACE = uuid.UUID("4f1d4a52-3f0f-5d4e-9f7b-3a4c0a6f7f10")
 DiskKind = Literal["disk", "cdrom", "lun"]
 Bus = Literal["virtio", "scsi", "sata"]
 SourceKind = Literal["containerDisk", "claim", "emptyDisk", "cloudInit"]
+
+
+MACHINES: Final = "amd64"
+"""The architecture of the machines that the drivers start."""
 
 
 class MachineError(ValueError):
@@ -148,6 +152,10 @@ def from_json(text: str | bytes) -> Machine:
 def machine_for(vmi: VirtualMachineInstance) -> Machine:
     """The machine that a VMI asks for. Raises MachineError for what no machine can be built of."""
     spec = vmi.spec
+    if spec.architecture not in ("", MACHINES):
+        raise MachineError(
+            f"this release of Hotvirt starts {MACHINES} machines only, not {spec.architecture}"
+        )
     firmware = spec.domain.firmware or api.Firmware()
     devices = spec.domain.devices
     return Machine(
