@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from hotvirt.api.resources import (
     NODES,
     PODS,
     SECRETS,
+    SERVICEACCOUNTS,
     VMIS,
     VMS,
     Resource,
@@ -421,6 +422,35 @@ async def test_no_container_of_a_machine_gets_more_than_its_pod(
         ):
             with pytest.raises(Forbidden, match="no root, no capability"):
                 await controller.create(PODS, launcher_with(**more), namespace, dry_run=True)
+
+
+async def test_the_controller_leaves_pods_of_others_alone(
+    hotvirt_on_cluster: Bed, admin: Client, namespaces: tuple[str, str]
+) -> None:
+    """Their status (labels can be written with it), their size, their life. Those of machines are its own."""
+    kube = Kube(admin, namespaces[0])
+    await kube.until(SERVICEACCOUNTS, "default", lambda _: True)
+    container = {"name": "c", "image": "c", "resources": {"requests": {"cpu": "1m"}}}
+    spec = {"nodeSelector": {"kubernetes.io/hostname": "nowhere"}, "containers": [container]}
+    label, value = names.LABEL_LAUNCHER
+    for name, labels in (("theirs", {"app": "shop"}), ("a-machines", {label: value})):
+        await kube.create(PODS, {"metadata": {"name": name, "labels": labels}, "spec": spec})
+    token = token_of(hotvirt_on_cluster, names.NAMESPACE, "hotvirt-controller")
+    async with with_token(hotvirt_on_cluster, token) as controller:
+        for refused in attempts(controller, "theirs", kube.namespace):
+            with pytest.raises(Forbidden, match="changes and deletes Pods of VirtualMachineInstances only"):
+                await refused
+        for allowed in attempts(controller, "a-machines", kube.namespace):
+            await allowed
+    assert (await kube.get(PODS, "theirs"))["metadata"]["labels"] == {"app": "shop"}
+
+
+def attempts(client: Client, name: str, namespace: str) -> Iterator[Awaitable[Any]]:
+    """On a Pod: a label that comes with its status, its size, its end."""
+    poses = {"metadata": {"labels": {"app": "bank"}}}
+    yield client.patch(PODS, name, poses, namespace, subresource="status")
+    yield client.patch(PODS, name, {}, namespace, subresource="resize")
+    yield client.delete(PODS, name, namespace)
 
 
 def launcher_with(**security: Any) -> Object:
