@@ -37,7 +37,9 @@ class Upgrade:
         pod, vmi = await main.pod(), await main.vmi()
         process, agent = place.hypervisor(pod), agent_of(place)
         async with place.client() as client, asked(client, main.namespace) as refused:
-            await helm_runs(place, helm, "upgrade", CHART, "--reuse-values", "--set", f"image.tag={NEXT}")
+            await helm_runs(
+                place, helm, "upgrade", CHART, "--reset-then-reuse-values", "--set", f"image.tag={NEXT}"
+            )
             assert agent_of(place) != agent
             await main.edit(5, None)
             await main.becomes(5, main.memory)
