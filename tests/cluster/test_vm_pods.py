@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from hotvirt.api.names import KVM_RESOURCE
-from tests.scenarios.place import Object
+from hotvirt.api.quantity import Quantity
+from tests.scenarios.place import Object, demo_vm
 from tests.scenarios.shell import console_log, in_guest, wait_for, wait_for_status
 from tests.targets.target import CHECKOUT, wait_until
 
@@ -219,6 +220,23 @@ def test_the_quota_counts_the_pod_with_limits_of_all_its_containers(place: OnClu
         assert set(container["resources"]["limits"]) - {KVM_RESOURCE} == {"cpu", "memory"}
     used = place.get("resourcequota", "limits", "-n", NAMESPACE)["status"]["used"]
     assert used["limits.cpu"] == "1100m", "compute and the console log; the init step is smaller"
+
+
+def test_a_machine_without_limits_gets_those_that_the_quota_demands(place: OnCluster, pod: Object) -> None:
+    """Else the API server would not let its Pod in. It fits no node: nothing has to run."""
+    vm = demo_vm("unlimited", NAMESPACE, memory={"guest": "64Mi"})
+    vm["spec"]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "nowhere"}
+    place.apply(vm)
+    selector = ("-n", NAMESPACE, "-l", "vm.kubevirt.io/name=unlimited")
+    try:
+        wait_until(lambda: place.get("pods", *selector)["items"], "the Pod to be made")
+        (made,) = place.get("pods", *selector)["items"]
+        compute = made["spec"]["containers"][0]["resources"]
+        assert set(compute["limits"]) - {KVM_RESOURCE} == {"cpu", "memory"}
+        assert compute["limits"]["cpu"] == "1", "all of its vCPU"
+        assert Quantity(compute["limits"]["memory"]) == Quantity(compute["requests"]["memory"]) * 2
+    finally:
+        place.kubectl("delete", "vm", "unlimited", "-n", NAMESPACE)
 
 
 def test_the_guest_has_the_pods_network(place: OnCluster, pod: Object) -> None:
