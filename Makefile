@@ -65,7 +65,7 @@ format: setup ## put the sources into ruff's format
 	@$(BIN)/ruff format --quiet $(SOURCES)
 
 bench: ## measure the embedded API, 1,000 VMs, VMs on a real API server, a real guest beside a bare script
-	@hack/setup demo
+	@hack/setup kube
 	@$(BIN)/python -m bench.api
 	@$(BIN)/python -m bench.resize
 	@$(BIN)/python -m bench.create
@@ -87,7 +87,7 @@ lock: setup ## resolve the dependencies again and write requirements.lock
 	"$$uv" lock --quiet --upgrade && \
 	"$$uv" export --quiet --frozen --all-groups --all-extras --no-emit-project --no-header --no-annotate > requirements.lock
 
-setup:
+setup: ## make .venv, with the `hotvirt` of this checkout in it
 	@hack/setup venv
 
 clean: ## remove what make made in this checkout (the cache outside of it stays)
