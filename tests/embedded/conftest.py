@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from hotvirt.embedded.state import StateDir
+from tests.scenarios.shell import wait_for
 from tests.targets import real
 from tests.targets.target import CHECKOUT, pause_after_look
 
@@ -77,7 +78,7 @@ def guest(
     try:
         up.import_image(Up.demo_image, demo_disk)
         up.apply(machine)
-        up.kubectl("wait", f"vmi/{name}", "--for=condition=AgentConnected", "--timeout=180s", timeout=200)
+        wait_for(up, machine["metadata"]["namespace"], f"vmi/{name}", "condition=AgentConnected")
         yield up
     finally:
         up.stop("--stop-vms")
@@ -91,7 +92,7 @@ def namespace(up: Up, request: pytest.FixtureRequest) -> Iterator[str]:
     try:
         yield name
     finally:
-        up.kubectl("delete", "namespace", name, "--timeout=120s")
+        up.kubectl("delete", "namespace", name, "--timeout=240s", timeout=300)
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +107,7 @@ def demo_disk() -> Path:
 def eventually() -> Callable[..., Any]:
     """Poll, for what has no event to wait for: the inside of a guest, a process, a file."""
 
-    def wait(what: Callable[[], Any], within: float = 60.0, because: str = "") -> Any:
+    def wait(what: Callable[[], Any], within: float = 180.0, because: str = "") -> Any:
         deadline = time.monotonic() + within
         while True:
             looked = time.monotonic()

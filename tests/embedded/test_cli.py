@@ -98,7 +98,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         "sh",
         "-c",
     ]
-    done = subprocess.run([*command, inside], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, inside], capture_output=True, text=True, timeout=120)
     refused(done, FAILED, "is full", "Free some space")
 
 
@@ -151,29 +151,30 @@ def test_nothing_runs(tmp_path: Path) -> None:
 
 
 def test_an_api_that_is_down(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        server = f"https://127.0.0.1:{free.getsockname()[1]}"
     config = tmp_path / "kubeconfig"
-    config.write_text(
-        yaml.safe_dump(
-            {
-                "current-context": "c",
-                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                "clusters": [{"name": "c", "cluster": {"server": server}}],
-                "users": [{"name": "u", "user": {"token": "t"}}],
-            }
+    with socket.socket() as silent:
+        # Ours as long as this lasts, so that nobody else listens there; and we do not.
+        silent.bind(("127.0.0.1", 0))
+        server = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        config.write_text(
+            yaml.safe_dump(
+                {
+                    "current-context": "c",
+                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                    "clusters": [{"name": "c", "cluster": {"server": server}}],
+                    "users": [{"name": "u", "user": {"token": "t"}}],
+                }
+            )
         )
-    )
-    for arguments in (["start", "a"], ["console", "a"], ["pause", "a"]):
-        done = run_hotvirt(*arguments, "--kubeconfig", str(config))
-        refused(done, UNREACHABLE, "cannot be reached", "hotvirt up")
+        for arguments in (["start", "a"], ["console", "a"], ["pause", "a"]):
+            done = run_hotvirt(*arguments, "--kubeconfig", str(config))
+            refused(done, UNREACHABLE, "cannot be reached", "hotvirt up")
     refused(
         run_hotvirt("start", "a", "--kubeconfig", str(tmp_path / "none")), FAILED, "There is no kubeconfig"
     )
 
 
-def test_short_commands_start_in_under_200_ms() -> None:
+def test_short_commands_start_in_under_200_ms(tmp_path: Path) -> None:
     """By the processor time of the best run: what the program needs, not what the machine does meanwhile."""
 
     def used() -> float:
@@ -184,7 +185,7 @@ def test_short_commands_start_in_under_200_ms() -> None:
         times = []
         for _ in range(5):
             before = used()
-            run_hotvirt(*arguments, env={"PYTHONDONTWRITEBYTECODE": ""})
+            run_hotvirt(*arguments, state=tmp_path / "state", env={"PYTHONDONTWRITEBYTECODE": ""})
             times.append(used() - before)
         assert min(times) < 0.2, (arguments, times)
 
@@ -308,7 +309,7 @@ def test_foreground_shows_what_happens_and_ctrl_c_ends_it(
     foreground.send_signal(2)
     rest = foreground.stdout.read()
     assert "Hotvirt has stopped." in rest
-    assert foreground.wait(30) == 0
+    assert foreground.wait(120) == 0
 
 
 def vm(name: str) -> dict[str, object]:

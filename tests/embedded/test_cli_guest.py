@@ -13,13 +13,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.scenarios.follow import plug_pulled_meanwhile
 from tests.scenarios.place import HOTVIRT, demo_vm
+from tests.scenarios.shell import wait_for, wait_for_status
 
 from .up import Up
 
+pytestmark = pytest.mark.timeout(900)
 PASSWORD = "hotvirt"
-GRACE = 30
+GRACE = 300
+"""Seconds; more than it takes to pull a plug, however slow the machine."""
 MACHINE = demo_vm("first")
+MACHINE["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = GRACE
 
 
 class Console:
@@ -32,7 +37,7 @@ class Console:
         os.close(terminal)
         self.seen = ""
 
-    def expect(self, pattern: str, within: float = 60.0) -> str:
+    def expect(self, pattern: str, within: float = 180.0) -> str:
         """Read until the pattern has come; what came with it is forgotten."""
         deadline = time.monotonic() + within
         while not (match := re.search(pattern, self.seen)):
@@ -78,14 +83,8 @@ def printable(up: Up) -> str:
     return up.kubectl("get", "vm", "first", "-o", "jsonpath={.status.printableStatus}")
 
 
-def wait_for(up: Up, status: str) -> None:
-    up.kubectl(
-        "wait",
-        "vm/first",
-        f"--for=jsonpath={{.status.printableStatus}}={status}",
-        "--timeout=120s",
-        timeout=150,
-    )
+def until(up: Up, status: str) -> None:
+    wait_for_status(up, "default", "first", status)
 
 
 def say(up: Up, *arguments: str) -> str:
@@ -105,12 +104,12 @@ def test_pause_and_unpause(guest: Up) -> None:
     assert say(guest, "pause", "first", "--dry-run") == "VM first would be scheduled to pause\n"
     assert printable(guest) == "Running"
     assert say(guest, "pause", "vm", "first") == "VM first was scheduled to pause\n"
-    wait_for(guest, "Paused")
+    until(guest, "Paused")
     refused = guest.hotvirt("pause", "first")
     assert refused.returncode == 1
     assert "paused" in refused.stderr
     say(guest, "unpause", "first")
-    wait_for(guest, "Running")
+    until(guest, "Running")
     assert boot_id(guest) == boot
 
 
@@ -123,7 +122,7 @@ def test_down_leaves_the_guest_and_up_takes_it_over(guest: Up) -> None:
     assert printable(guest) == "Running"
     patch = {"spec": {"template": {"spec": {"domain": {"cpu": {"sockets": 2}}}}}}
     guest.kubectl("patch", "vm", "first", "--type", "merge", "-p", json.dumps(patch))
-    guest.kubectl("wait", "vmi/first", "--for=jsonpath={.status.hotvirt.vcpus.online}=2", "--timeout=60s")
+    wait_for(guest, "default", "vmi/first", "jsonpath={.status.hotvirt.vcpus.online}=2")
     assert boot_id(guest) == boot
     (machine,) = json.loads(say(guest, "status", "-o", "json"))["virtualMachines"]
     assert (machine["name"], machine["guestVcpus"], machine["guestMemory"]) == ("first", 2, "256Mi")
@@ -132,13 +131,13 @@ def test_down_leaves_the_guest_and_up_takes_it_over(guest: Up) -> None:
 def test_stop_and_start(guest: Up) -> None:
     boot = boot_id(guest)
     assert say(guest, "stop", "first") == "VM first was scheduled to stop\n"
-    wait_for(guest, "Stopped")
+    until(guest, "Stopped")
     stopped = guest.hotvirt("console", "first")
     assert stopped.returncode == 1
     assert "hotvirt start first" in stopped.stderr
     say(guest, "start", "first")
-    wait_for(guest, "Running")
-    guest.kubectl("wait", "vmi/first", "--for=condition=AgentConnected", "--timeout=180s", timeout=200)
+    until(guest, "Running")
+    wait_for(guest, "default", "vmi/first", "condition=AgentConnected")
     assert boot_id(guest) != boot
 
 
@@ -149,11 +148,13 @@ def test_stop_vms_stops_the_guest_and_the_next_up_starts_it_again(guest: Up) -> 
     assert said == "Stopping default/first ...\nStopped default/first\nHotvirt has stopped.\n"
     assert list(pods.iterdir()) == []
     guest.start()
-    wait_for(guest, "Running")
+    until(guest, "Running")
 
 
 def test_force_pulls_the_plug_of_a_guest_that_is_booting(guest: Up) -> None:
-    assert say(guest, "stop", "first", "--force") == "VM first was scheduled to stop\n"
-    started = time.monotonic()
-    wait_for(guest, "Stopped")
+    (pod,) = guest.get("pods", "-l", "vm.kubevirt.io/name=first")["items"]
+    with plug_pulled_meanwhile(guest, pod):
+        assert say(guest, "stop", "first", "--force") == "VM first was scheduled to stop\n"
+        started = time.monotonic()
+        until(guest, "Stopped")
     assert time.monotonic() - started < GRACE

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.scenarios.shell import wait_for
+
 from .tiny_os import SAYS, make_disk
 from .up import Up
 
@@ -34,9 +36,7 @@ def test_it_boots_and_its_serial_output_is_in_the_log(
         "spec": {"runStrategy": "Always", "template": {"spec": template}},
     }
     up.kubectl("apply", "-f", "-", input=json.dumps(vm))
-    up.kubectl(
-        "wait", "-n", namespace, "vmi/unseen", "--for=jsonpath={.status.phase}=Running", "--timeout=60s"
-    )
+    wait_for(up, namespace, "vmi/unseen", "jsonpath={.status.phase}=Running")
     pod = up.get("pods", "-n", namespace)["items"][0]["metadata"]["name"]
     log = ("logs", "-n", namespace, pod, "-c", "guest-console-log")
-    eventually(lambda: SAYS.decode().strip() in up.kubectl(*log), 60, "the text in the console's log")
+    eventually(lambda: SAYS.decode().strip() in up.kubectl(*log), because="the text in the console's log")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 from pathlib import Path
@@ -16,6 +17,8 @@ from hotvirt.kube.config import load_kubeconfig
 from tests.scenarios.place import Limits, Object, Place, Write, run_hotvirt
 
 LARGE = ("--allocatable", "cpu=32,memory=64Gi")
+ENDS_WITHIN = 120.0
+STOPS_WITHIN = 300.0
 
 
 class Up(Place):
@@ -43,12 +46,18 @@ class Up(Place):
             raise RuntimeError(f"hotvirt up failed: {done.stderr}\n{self.log()}")
 
     def stop(self, *arguments: str) -> None:
-        done = self.hotvirt("down", *arguments)
+        done = self.hotvirt("down", *arguments, timeout=STOPS_WITHIN)
         if done.returncode:
             raise RuntimeError(f"hotvirt down failed: {done.stdout}{done.stderr}\n{self.log()}")
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        """kill -9; returns when it has ended: until then it has its folder and its port."""
+        process = os.pidfd_open(self.pid)
+        try:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            assert select.select([process], [], [], ENDS_WITHIN)[0], "it does not die"
+        finally:
+            os.close(process)
 
     def log(self) -> str:
         log = self.state / "hotvirt.log"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from typing import Any
 
 import aiohttp
@@ -11,10 +12,11 @@ import aiohttp
 from hotvirt.api.resources import VMIS
 from hotvirt.kube.client import Client
 from hotvirt.kube.config import load_kubeconfig
+from tests.targets.target import pause_after_look, wait_until
 
 from .place import Place
 
-WITHIN = 90.0
+WITHIN = 180.0
 PASSWORD = "hotvirt"
 PROMPT = r"# (?:\x1b\[6n)?$"
 """busybox asks the terminal where its cursor is."""
@@ -44,15 +46,20 @@ class _Shell:
 
     async def log_in(self) -> None:
         prompt = ""
-        while not prompt:
+        while not prompt or not await self._answers():
             # A guest that is still booting throws away what is typed: type again.
             await self._type("\r")
             prompt = await self._expect(rf"login: $|{PROMPT}", within=3.0)
-        if "login" in prompt:
-            await self._type("root\r")
-            await self._expect("assword: ")
-            await self._type(f"{PASSWORD}\r")
-            await self._expect(PROMPT)
+            if "login" in prompt:
+                await self._type("root\r")
+                await self._expect("assword: ")
+                await self._type(f"{PASSWORD}\r")
+                await self._expect(PROMPT)
+
+    async def _answers(self) -> bool:
+        """Whether somebody does what is typed: a prompt may be the last of a shell that was told to exit."""
+        await self._type("printf 'HE%s\\n' RE\r")
+        return bool(await self._expect("HERE\r?\n", within=10.0))
 
     async def run(self, command: str) -> str:
         # The words are put together by the shell, so that the echo of what is typed does not have them.
@@ -88,14 +95,29 @@ def console_log(place: Place, namespace: str, name: str) -> str:
     return place.kubectl("logs", "-n", namespace, "-l", selector, "-c", "guest-console-log", "--tail=-1")
 
 
-def wait_for(place: Place, namespace: str, what: str, condition: str, within: int = 180) -> None:
-    """`kubectl wait`, as a user does it."""
-    place.kubectl(
-        "wait", "-n", namespace, what, f"--for={condition}", f"--timeout={within}s", timeout=within + 20
-    )
+def wait_for(place: Place, namespace: str, what: str, condition: str, within: int = 240) -> None:
+    """`kubectl wait`, as a user does it; again while a controller has yet to make what it asks for."""
+    deadline = time.monotonic() + within
+    while True:
+        looked = time.monotonic()
+        left = max(1, round(deadline - looked))
+        done = place.ask_kubectl(
+            "wait", "-n", namespace, what, f"--for={condition}", f"--timeout={left}s", timeout=left + 60
+        )
+        if done.returncode == 0:
+            return
+        said = f"kubectl wait {what} --for={condition}: {done.stderr}"
+        assert "(NotFound)" in done.stderr and looked < deadline, said
+        pause_after_look(looked)
 
 
-def wait_for_status(place: Place, namespace: str, name: str, word: str, within: int = 180) -> None:
+def wait_for_another(place: Place, namespace: str, name: str, old: str, within: float = 240.0) -> None:
+    """Wait for a VMI of that name with another uid: `kubectl wait` would be content with the old one."""
+    look = ("get", "vmi", name, "-n", namespace, "--ignore-not-found", "-o", "jsonpath={.metadata.uid}")
+    wait_until(lambda: place.kubectl(*look) not in ("", old), f"another VMI {name} than {old}", within)
+
+
+def wait_for_status(place: Place, namespace: str, name: str, word: str, within: int = 240) -> None:
     wait_for(place, namespace, f"vm/{name}", f"jsonpath={{.status.printableStatus}}={word}", within)
 
 
