@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -85,15 +85,25 @@ async def api(
 
 
 @asynccontextmanager
+async def at_work(**parts: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Parts that run for ever; none of them has ended when what is done with them is done."""
+    tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]
+    try:
+        yield
+        for task in tasks:
+            assert not task.done(), task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+@asynccontextmanager
 async def running(manager: Manager) -> AsyncIterator[Manager]:
     """The controllers at work."""
-    task = asyncio.create_task(manager.run())
-    try:
+    async with at_work(controllers=manager.run()):
         await manager.synced()
         yield manager
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 @asynccontextmanager

@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from hotvirt.api import names
 from hotvirt.api.resources import LEASES, NODES
@@ -24,6 +23,7 @@ from hotvirt.kube.client import Client
 from hotvirt.kube.events import Recorder
 from hotvirt.node.agent import NodeAgent
 from tests.faults.machines import pod_of
+from tests.inprocess import at_work
 from tests.kube import Object
 
 NODE = "node-b"
@@ -81,7 +81,7 @@ async def bare_node(folder: Path, connect: Callable[[], Client]) -> AsyncIterato
         node = EmbeddedNode(kubelet, NODE, folder, SIZE, ImageStore(folder / "images"), runtime="instant")
         await kubelet.create(NODES, node_object(NODE) | {"spec": {"taints": [TAINT]}})
         try:
-            async with at_work(node.run()):
+            async with at_work(node=node.run()):
                 async with asyncio.timeout(READY_WITHIN):
                     await node.ready.wait()
                 yield
@@ -98,18 +98,5 @@ async def agent_there(folder: Path, connect: Callable[[], Client]) -> AsyncItera
         stack.push_async_callback(recorder.close)
         agent = NodeAgent(client, NODE, folder, {driver.name: driver}, recorder)
         stack.push_async_callback(client.delete, LEASES, names.NODE_LEASE.format(node=NODE), names.NAMESPACE)
-        async with at_work(agent.run(), Heartbeat(client, NODE, dict).run()):
+        async with at_work(agent=agent.run(), heartbeat=Heartbeat(client, NODE, dict).run()):
             yield driver
-
-
-@asynccontextmanager
-async def at_work(*parts: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(part) for part in parts]
-    try:
-        yield
-        for task in tasks:
-            assert not task.done(), task
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)

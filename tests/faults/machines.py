@@ -39,7 +39,7 @@ from hotvirt.kube.events import Recorder
 from hotvirt.kube.informer import Informer
 from hotvirt.node.agent import NodeAgent
 from hotvirt.plan.config import ClusterConfig, cluster_config
-from tests.inprocess import NODE, Cluster, api
+from tests.inprocess import NODE, Cluster, api, at_work
 from tests.kube import Object
 from tests.size_log import SizeLog
 
@@ -307,15 +307,8 @@ class Machines:
             )
             for name, (user, run) in parts.items()
         }
-        tasks = [asyncio.create_task(life.live(), name=name) for name, life in lives.items()]
-        try:
+        async with at_work(**{name: life.live() for name, life in lives.items()}):
             yield lives.get(victim)
-            for task in tasks:
-                assert not task.done(), task
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
         self.log.check()
 
     async def _controllers(self, client: Any, life: Life) -> None:
