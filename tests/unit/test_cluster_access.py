@@ -191,6 +191,8 @@ def test_settings_of_the_controller() -> None:
         {"HOTVIRT_CERTIFICATES": "mine"},
         {"HOTVIRT_PORT": "https"},
         {"HOTVIRT_PORT": "70000"},
+        {"HOTVIRT_KUBEVIRT_SPEC": "[]"},
+        {"HOTVIRT_KUBEVIRT_SPEC": '{"configuration": {"vmRolloutStrategy": "Soon"}}'},
     ],
 )
 def test_what_cannot_be_is_told_with_its_name(wrong: dict[str, str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from hotvirt.api import names
 from hotvirt.kube.config import SERVICE_ACCOUNT, ClientConfig, in_cluster, load_kubeconfig
 from hotvirt.plan.platform import Platform
+from hotvirt.plan.validate_cluster import validate_kubevirt
 
 from .lifetimes import Lifetimes
 
@@ -52,7 +53,7 @@ class ControllerSettings:
                 kvm_resource=names.KVM_RESOURCE,
                 agent_leases=True,
             ),
-            kubevirt=given.mapping("HOTVIRT_KUBEVIRT_SPEC"),
+            kubevirt=given.kubevirt_spec("HOTVIRT_KUBEVIRT_SPEC"),
             certificates=given.one_of("HOTVIRT_CERTIFICATES", (OWN, GIVEN)),
             certificates_folder=Path(given.text("HOTVIRT_CERTIFICATES_FOLDER", "/etc/hotvirt/tls")),
             address=given.text("HOTVIRT_ADDRESS", ""),
@@ -132,6 +133,15 @@ class Given:
         if not isinstance(value, dict):
             raise SettingsError(f"{name} is no JSON object: write one, like {{}}.")
         return value
+
+    def kubevirt_spec(self, name: str) -> dict[str, Any]:
+        """Checked here: when Hotvirt is installed nobody answers the webhook that would."""
+        spec = self.mapping(name)
+        causes = validate_kubevirt({"spec": spec})
+        if causes:
+            told = "; ".join(f"{cause.field}: {cause.message}" for cause in causes)
+            raise SettingsError(f"{name} cannot be the spec of the KubeVirt object: {told}.")
+        return spec
 
     def number(self, name: str, default: int) -> int:
         value = self.environment.get(name) or str(default)
