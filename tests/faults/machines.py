@@ -354,20 +354,21 @@ async def machines(
         settings.informer = Informer(root, KUBEVIRTS, KubeVirt, namespace=names.NAMESPACE)
         inventory = Inventory(root)
         collector = GarbageCollector(root, inventory)
-        parts = (node.run, Scheduler(root).run, inventory.run, collector.run, settings.informer.run)
-        tasks = [asyncio.create_task(run()) for run in parts]
-        try:
-            await node.ready.wait()
-            make_driver = LoggedDriver if disk is None else LoggedQemu
-            yield Machines(folder, cluster, recorder, log, audit, node, images, make_driver)
-            for task in tasks:
-                assert not task.done(), task
-        finally:
-            if disk is not None:
-                await _end_all(cluster, node)
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+        parts = {
+            "node": node.run(),
+            "scheduler": Scheduler(root).run(),
+            "inventory": inventory.run(),
+            "collector": collector.run(),
+            "settings": settings.informer.run(),
+        }
+        async with at_work(**parts):
+            try:
+                await node.ready.wait()
+                make_driver = LoggedDriver if disk is None else LoggedQemu
+                yield Machines(folder, cluster, recorder, log, audit, node, images, make_driver)
+            finally:
+                if disk is not None:
+                    await _end_all(cluster, node)
 
 
 class _Settings:

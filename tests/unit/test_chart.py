@@ -133,10 +133,11 @@ def test_hotvirts_own_updates_are_not_asked_about(objects: list[Object]) -> None
 
 
 def test_kinds_are_upgraded_but_never_taken_away(objects: list[Object]) -> None:
-    for each in objects:
-        if each["kind"] == "CustomResourceDefinition":
-            assert each["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-            assert each["metadata"]["labels"] == {names.LABEL_PART_OF: names.PART_OF}
+    kinds = [each["metadata"] for each in objects if each["kind"] == "CustomResourceDefinition"]
+    assert "virtualmachines.kubevirt.io" in [each["name"] for each in kinds]
+    for each in kinds:
+        assert each["annotations"] == {"helm.sh/resource-policy": "keep"}
+        assert each["labels"] == {names.LABEL_PART_OF: names.PART_OF}
 
 
 def test_an_upgrade_leaves_to_hotvirt_what_hotvirt_writes(objects: list[Object]) -> None:
@@ -181,14 +182,19 @@ def test_user_roles_join_those_of_kubernetes(objects: list[Object], role: str) -
 # Rights
 
 
-def rules_of(objects: list[Object], name: str | None = None) -> Iterator[Object]:
-    for each in objects:
-        if each["kind"] in ("Role", "ClusterRole") and name in (None, each["metadata"]["name"]):
-            yield from each["rules"]
+def rules_of(objects: list[Object], name: str | None = None) -> list[Object]:
+    found = [
+        rule
+        for each in objects
+        if each["kind"] in ("Role", "ClusterRole") and name in (None, each["metadata"]["name"])
+        for rule in each["rules"]
+    ]
+    assert found, f"no rules of {name}"
+    return found
 
 
 def test_no_right_is_a_wildcard(objects: list[Object]) -> None:
-    rules = list(rules_of(objects))
+    rules = rules_of(objects)
     assert len(rules) > 20
     for rule in rules:
         for part in ("apiGroups", "resources", "verbs", "resourceNames", "nonResourceURLs"):

@@ -14,6 +14,7 @@ from hotvirt.node.handover import read_record
 from hotvirt.node.requests import NOTES, carry_out
 from hotvirt.plan.machine import machine_for
 from tests.unit.test_machine import vmi
+from tests.unit.test_node_peers import open_files
 
 RESET = HotvirtRequest(action="Reset", id="one")
 
@@ -67,8 +68,8 @@ def test_a_record_that_is_none_is_empty_and_leaves_nothing_open(tmp_path: Path, 
         record.write_text("[" * 500_000)
     descriptor = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        before = list(Path("/proc/self/fd").iterdir())
+        before = open_files()
         assert read_record(descriptor) == {}
-        assert len(list(Path("/proc/self/fd").iterdir())) == len(before)
+        assert open_files() == before
     finally:
         os.close(descriptor)
