@@ -1,0 +1,50 @@
+"""Where the agent may bring a machine: what is wanted, as far as it was granted, and with the gate on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hotvirt.api import codec
+from hotvirt.api.kubevirt import VirtualMachineInstance
+from hotvirt.node.sizes import aims
+from hotvirt.plan.change import Guest
+
+GIB = 1 << 30
+HAS = Guest(2, 2 * GIB)
+
+
+def vmi(wanted: Guest, granted: Guest | None, **metadata: Any) -> VirtualMachineInstance:
+    size = {"vcpus": granted.vcpus, "memory": str(granted.memory)} if granted else None
+    obj = {
+        "metadata": {"name": "one"} | metadata,
+        "spec": {"domain": {"cpu": {"sockets": wanted.vcpus}, "memory": {"guest": str(wanted.memory)}}},
+        "status": {"hotvirt": {"granted": size} if size else {}},
+    }
+    return codec.convert(obj, VirtualMachineInstance)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "granted", "aim"),
+    [
+        (Guest(4, 4 * GIB), Guest(4, 4 * GIB), Guest(4, 4 * GIB)),
+        (Guest(4, 4 * GIB), Guest(3, 3 * GIB), Guest(3, 3 * GIB)),
+        (Guest(4, 4 * GIB), Guest(4, 2 * GIB), Guest(4, 2 * GIB)),
+        (Guest(4, 4 * GIB), None, HAS),
+        (Guest(4, 4 * GIB), Guest(1, GIB), HAS),
+        (Guest(1, GIB), None, Guest(1, GIB)),
+        (Guest(1, 4 * GIB), Guest(2, 4 * GIB), Guest(1, 4 * GIB)),
+        (Guest(1, GIB // 2), HAS, Guest(1, GIB)),
+    ],
+    ids=["all", "a part", "vCPUs only", "not yet", "old grant", "less needs none", "mixed", "not below boot"],
+)
+def test_as_far_as_it_is_granted(wanted: Guest, granted: Guest | None, aim: Guest) -> None:
+    assert aims(vmi(wanted, granted), HAS, GIB, gate=True) == aim
+
+
+@pytest.mark.parametrize("wanted", [Guest(4, 4 * GIB), Guest(1, GIB)])
+def test_with_the_gate_off_and_on_its_way_out_a_machine_stays_as_it_is(wanted: Guest) -> None:
+    assert aims(vmi(wanted, Guest(4, 4 * GIB)), HAS, GIB, gate=False) == HAS
+    leaving = vmi(wanted, Guest(4, 4 * GIB), deletionTimestamp="2026-01-01T00:00:00Z")
+    assert aims(leaving, HAS, GIB, gate=True) == HAS
