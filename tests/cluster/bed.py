@@ -76,10 +76,17 @@ class Bed:
             "PATH": f"{self.layout.programs}:{SEARCH}",
         }
 
-    def run(self, *command: str | Path, input: str | None = None) -> subprocess.CompletedProcess[str]:
-        words = [str(word) for word in command]
-        environment = os.environ | self.environment
-        return subprocess.run(words, env=environment, input=input, capture_output=True, text=True)
+    def run(
+        self, *command: str | Path, input: str | None = None, timeout: float | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(word) for word in command],
+            env=os.environ | self.environment,
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
 
     def import_images(self, *archives: Path) -> None:
         """Docker or OCI archives; Pods use them with imagePullPolicy Never or IfNotPresent."""

@@ -17,7 +17,7 @@ from tests.targets.target import CHECKOUT
 from .bed import Bed
 from .control_plane import ControlPlane, control_plane
 
-INSTALLED_WITHIN = "180s"
+INSTALLED_WITHIN = "600s"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -23,6 +23,8 @@ import hotvirt
 from hotvirt.hypervisor.launcher import USAGE
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+# The first of them also waits until the images are built and unpacked.
+pytestmark = pytest.mark.timeout(900)
 NAMES = ("controller", "launcher", "demo-guest", "pause")
 
 # Every kind of device that a machine may have: QEMU opens their modules and ROMs when it starts.
@@ -49,7 +51,7 @@ class Unpacked:
         chroot = ["chroot", f"--userspec={self.config['User']}", "--groups=", str(self.root), *command]
         environment = dict(entry.split("=", 1) for entry in self.config["Env"])
         return subprocess.run(
-            chroot, input=stdin, capture_output=True, text=True, timeout=120, env=environment, check=False
+            chroot, input=stdin, capture_output=True, text=True, timeout=600, env=environment, check=False
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,11 +38,13 @@ from hotvirt.kube.config import load_kubeconfig
 from hotvirt.kube.errors import Forbidden
 from tests.kube import Kube
 from tests.scenarios.place import demo_vm
-from tests.scenarios.shell import console_log, in_guest, wait_for, wait_for_status
+from tests.scenarios.shell import console_log, in_guest, wait_for, wait_for_another, wait_for_status
 from tests.targets.target import wait_until
 
 from .bed import Bed
 
+# The first of them also waits for cluster, images and chart; another boots a guest three times.
+pytestmark = pytest.mark.timeout(900)
 Object = dict[str, Any]
 SUBRESOURCES = "/apis/subresources.kubevirt.io/v1/namespaces"
 OTHER_NODE = "node-elsewhere"
@@ -60,14 +63,20 @@ class Person:
     def user(self) -> str:
         return f"system:serviceaccount:{self.namespace}:{self.name}"
 
-    def kubectl(self, *words: str, input: str | None = None, timeout: float = 0) -> str:
-        done = self.bed.run("kubectl", "--as", self.user, *words, input=input)
+    def ask_kubectl(
+        self, *words: str, input: str | None = None, timeout: float | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """As a `Place` does: whoever waits for a machine needs no more than this."""
+        return self.bed.run("kubectl", "--as", self.user, *words, input=input, timeout=timeout)
+
+    def kubectl(self, *words: str, input: str | None = None, timeout: float | None = None) -> str:
+        done = self.ask_kubectl(*words, input=input, timeout=timeout)
         assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
         return done.stdout
 
     def refused(self, *words: str, input: str | None = None) -> str:
         """What kubectl says when this person is not allowed to."""
-        done = self.bed.run("kubectl", "--as", self.user, *words, input=input)
+        done = self.ask_kubectl(*words, input=input)
         assert done.returncode != 0, f"kubectl {' '.join(words)} was allowed: {done.stdout}"
         return done.stderr
 
@@ -162,8 +171,7 @@ def test_an_owner_does_all_that_a_machine_needs(owner: Person) -> None:
     wait_for_status(owner, namespace, "mine", "Running")
 
     owner.ask("virtualmachines/mine", "restart")
-    uid = ("get", "vmi", "mine", "-n", namespace, "--ignore-not-found", "-o", "jsonpath={.metadata.uid}")
-    wait_until(lambda: owner.kubectl(*uid) not in ("", first), "another machine", within=180)
+    wait_for_another(owner, namespace, "mine", first)
     wait_for(owner, namespace, "vmi/mine", "condition=Ready")
     wait_for(owner, namespace, "vm/mine", "condition=Ready")
 

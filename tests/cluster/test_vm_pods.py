@@ -26,6 +26,8 @@ from .bed import Bed
 from .bed_image import add
 from .on_cluster import OnCluster
 
+# The first of them also waits for cluster, images, chart and guest.
+pytestmark = pytest.mark.timeout(900)
 NAMESPACE = "test-vm-pods"
 VM = "bare"
 IMAGE = "localhost/test-files:1"

@@ -21,13 +21,13 @@ from .on_cluster import HOTVIRTS, OnCluster
 
 NEXT = "next"
 CHART = str(CHECKOUT / "deploy" / "chart" / "hotvirt")
-RELEASE = ("hotvirt", "--namespace", HOTVIRTS, "--wait", "--timeout", "180s")
+RELEASE = ("hotvirt", "--namespace", HOTVIRTS, "--wait", "--timeout", "400s")
 VERSION = "/apis/subresources.kubevirt.io/v1/version"
 
 
 @pytest.mark.asyncio(loop_scope="session")
 class Upgrade:
-    @pytest.mark.timeout(600)
+    @pytest.mark.timeout(1200)
     async def test_guests_and_their_owners_notice_nothing(
         self, place: OnCluster, main: Guest, helm: Path
     ) -> None:
