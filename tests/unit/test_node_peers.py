@@ -1,6 +1,5 @@
 """Who listens in a Pod's run folder, and how the folder is found."""
 
-import gc
 import os
 import socket
 import subprocess
@@ -71,11 +70,6 @@ def test_this_process_is_in_no_pod_and_is_ours():
     assert of_our_user(os.getpid(), UID)
 
 
-def open_files() -> int:
-    gc.collect()  # what earlier tests left to it is closed now, and not between two looks
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 @pytest.fixture
 def listener(tmp_path):
     """A process that listens in a folder; (its pid, a connection to it)."""
@@ -102,7 +96,7 @@ def test_the_kernel_says_who_listens(listener):
 
 
 @pytest.mark.parametrize("look", [peer_network, check_peer])
-def test_a_process_of_another_pod_is_refused(listener, look):
+def test_a_process_of_another_pod_is_refused(listener, look, open_files):
     _, connection = listener
     before = open_files()
     with pytest.raises(StrangerError, match=f"Pod {UID}"):
@@ -110,7 +104,7 @@ def test_a_process_of_another_pod_is_refused(listener, look):
     assert open_files() == before
 
 
-def test_a_process_that_ends_meanwhile_is_gone(listener):
+def test_a_process_that_ends_meanwhile_is_gone(listener, open_files):
     process, connection = listener
 
     def dies(pid: int, uid: str) -> bool:
@@ -148,7 +142,7 @@ def test_the_node_root_itself_may_be_a_link(tmp_path):
 
 
 @pytest.mark.parametrize("depth", range(5))
-def test_a_link_on_the_way_to_the_run_folder_is_refused(tmp_path, depth):
+def test_a_link_on_the_way_to_the_run_folder_is_refused(tmp_path, depth, open_files):
     root = tmp_path / "root"
     folder = run_folder(root, UID)
     folder.mkdir(parents=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from hotvirt.node.handover import read_record
 from hotvirt.node.requests import NOTES, carry_out
 from hotvirt.plan.machine import machine_for
 from tests.unit.test_machine import vmi
-from tests.unit.test_node_peers import open_files
 
 RESET = HotvirtRequest(action="Reset", id="one")
 
@@ -58,7 +58,9 @@ async def test_a_note_that_cannot_be_written_is_said_and_nobody_waits(tmp_path: 
 
 
 @pytest.mark.parametrize("strange", ["folder", "pipe", "deep"])
-def test_a_record_that_is_none_is_empty_and_leaves_nothing_open(tmp_path: Path, strange: str) -> None:
+def test_a_record_that_is_none_is_empty_and_leaves_nothing_open(
+    tmp_path: Path, strange: str, open_files: Callable[[], int]
+) -> None:
     record = tmp_path / MACHINE_FILE
     if strange == "folder":
         record.mkdir()
