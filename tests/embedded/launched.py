@@ -66,13 +66,21 @@ class Launched:
         return process
 
     def hand_over(self, network: dict[str, Any] | None = None) -> None:
-        until(lambda: (self.run / "launcher.sock").exists(), "launcher.sock")
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(self.run / "launcher.sock"))
+        with until(self._launcher, "launcher.sock") as connection:
             message = {"accel": "tcg", "network": network or {"kind": "none"}}
             connection.sendall(json.dumps(message).encode() + b"\n")
         until(lambda: (self.run / "qmp.sock").exists() or self.compute.poll() is not None, "qmp.sock")
         assert self.compute.poll() is None, self.launcher_log.read_text()
+
+    def _launcher(self) -> socket.socket | None:
+        """The socket is there a moment before anybody listens on it."""
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(str(self.run / "launcher.sock"))
+        except (FileNotFoundError, ConnectionRefusedError):
+            connection.close()
+            return None
+        return connection
 
     def console_text(self) -> str:
         return self.console_log.read_text(errors="replace")
@@ -80,7 +88,7 @@ class Launched:
     def until_console_says(self, text: str) -> None:
         until(lambda: text in self.console_text(), f"{text!r} on the console")
 
-    def stop(self, timeout: float = 60) -> int:
+    def stop(self, timeout: float = PATIENCE) -> int:
         """As the Pod's preStop does; the exit code of the machine."""
         subprocess.run([*LAUNCHER, "stop"], env=self.env, check=True, timeout=timeout)
         return self.compute.wait(timeout=timeout)

@@ -13,14 +13,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+PATIENCE = 240.0
+"""Seconds; a guest that is emulated on a busy machine takes its time."""
+
 
 class JsonSocket:
     """One JSON text a line, over a unix socket that QEMU listens on."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(60)
-        self._socket.connect(str(path))
+        self._socket.settimeout(PATIENCE)
+        try:
+            self._socket.connect(str(path))
+        except OSError:
+            self._socket.close()
+            raise
         self._unread = b""
 
     def send(self, message: dict[str, Any], prefix: bytes = b"") -> None:
@@ -53,9 +60,13 @@ class Machine:
         folder.mkdir()
         self._folder = folder
         self._keyboard: socket.socket | None = None
+        self.boot_took = 0.0
+        """Seconds, where somebody has waited for it."""
         self.console_log = folder / "console.log"
         arguments = [
-            *("-accel", "tcg,tb-size=64", "-machine", "q35", "-cpu", "max", "-m", "256M,maxmem=2G"),
+            # One thread for all vCPUs: else QEMU aborts when one is added while its buffer is full.
+            *("-accel", "tcg,thread=single,tb-size=64"),
+            *("-machine", "q35", "-cpu", "max", "-m", "256M,maxmem=2G"),
             *("-smp", "1,sockets=2,cores=1,threads=1,maxcpus=2"),
             *("-display", "none", "-nodefaults", "-no-reboot"),
             "-chardev",
@@ -74,16 +85,25 @@ class Machine:
             command = ["qemu-system-x86_64", *arguments]
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         try:
-            self.until(
-                lambda: (folder / "qmp").exists() and (folder / "agent").exists(), "QEMU's sockets", 20
-            )
-            self._monitor = JsonSocket(folder / "qmp")
+            self._monitor = self._connected("qmp")
             self._monitor.line()
             self.monitor("qmp_capabilities")
-            self._agent = JsonSocket(folder / "agent")
+            self._agent = self._connected("agent")
         except BaseException:
             self.kill()
             raise
+
+    def _connected(self, name: str) -> JsonSocket:
+        """A socket is there a moment before QEMU listens on it."""
+
+        def connection() -> JsonSocket | None:
+            try:
+                return JsonSocket(self._folder / name)
+            except (FileNotFoundError, ConnectionRefusedError):
+                return None
+
+        connected: JsonSocket = self.until(connection, f"QEMU's socket {name}")
+        return connected
 
     def monitor(self, command: str, **arguments: Any) -> Any:
         self._monitor.send({"execute": command, "arguments": arguments})
@@ -104,7 +124,7 @@ class Machine:
             threading.Thread(target=drain, args=(self._keyboard,), daemon=True).start()
         self._keyboard.sendall(text.encode())
 
-    def until(self, true: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+    def until(self, true: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
         """Wait for something that has no event of its own (a line in a file, a figure in the guest)."""
         deadline = time.monotonic() + seconds
         while not (result := true()):
@@ -115,8 +135,8 @@ class Machine:
             time.sleep(0.05)
         return result
 
-    def until_console(self, text: str, seconds: float = 60) -> None:
-        self.until(lambda: text in self.console(), f"console line {text!r}", seconds)
+    def until_console(self, text: str) -> None:
+        self.until(lambda: text in self.console(), f"console line {text!r}")
 
     def sync_agent(self) -> None:
         """0xFF makes the agent drop what it has half read; it answers that with an error line, so read on
@@ -152,8 +172,8 @@ class Machine:
         self.agent("guest-file-write", handle=handle, **{"buf-b64": base64.b64encode(text.encode()).decode()})
         self.agent("guest-file-close", handle=handle)
 
-    def wait_for_end(self, seconds: float) -> None:
-        self.process.wait(seconds)
+    def wait_for_end(self) -> None:
+        self.process.wait(PATIENCE)
 
     def kill(self) -> None:
         for each in ("_keyboard", "_monitor", "_agent"):
