@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import http.server
 import json
 import os
-import signal
 import socket
 import threading
 import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.scenarios.place import demo_vm
+from tests.scenarios.shell import wait_for
 
 from .up import Up
 
-BOOT = 180.0
+pytestmark = pytest.mark.timeout(900)
+BOOT = 240.0
+NO_PAGE = (OSError, ValueError, http.client.HTTPException)
+"""What comes of a server that is not there yet, or that ends in the middle of its answer."""
 ODD_PORT = 40404
 SCRIPT = f"""#!/bin/sh
 nc -ll -p {ODD_PORT} -e /bin/date &
@@ -37,7 +43,7 @@ def address(up: Up) -> str:
 def facts(up: Up) -> dict[str, Any]:
     """What the guest's own web server says; empty while it does not answer."""
     url = f"http://{address(up)}/cgi-bin/facts"
-    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=3) as page:
+    with contextlib.suppress(*NO_PAGE), urllib.request.urlopen(url, timeout=10) as page:
         found: dict[str, Any] = json.load(page)
         return found
     return {}
@@ -47,7 +53,7 @@ def test_a_port_that_nobody_declared_answers_at_the_pods_address(guest: Up, even
     def said() -> bytes:
         with (
             contextlib.suppress(OSError),
-            socket.create_connection((address(guest), ODD_PORT), 3) as connection,
+            socket.create_connection((address(guest), ODD_PORT), 10) as connection,
         ):
             return connection.recv(100)
         return b""
@@ -80,14 +86,16 @@ def test_the_guest_reaches_out(guest: Up, eventually: Eventually) -> None:
             here = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
             console.connect(f"/proc/self/fd/{here}/console.sock")
             os.close(here)
-            console.settimeout(60)
+            console.settimeout(BOOT)
             fetch = f"wget -q -O /dev/null http://{gateway}:{server.server_port}/"
             for line, prompt in (("", "login:"), ("root", "assword:"), ("hotvirt", "# "), (fetch, "# ")):
                 console.sendall(line.encode() + b"\n")
                 heard = ""
                 while prompt not in heard:
-                    heard += console.recv(4096).decode(errors="replace")
-            eventually(lambda: asked, 60, "the guest's request")
+                    said = console.recv(4096)
+                    assert said, f"the console ended before {prompt!r}: {heard!r}"
+                    heard += said.decode(errors="replace")
+            eventually(lambda: asked, BOOT, "the guest's request")
     finally:
         server.shutdown()
         serving.join()
@@ -100,19 +108,17 @@ def test_three_more_vcpus_in_the_same_boot(guest: Up, eventually: Eventually) ->
     assert before["cpus_online"] == 1
     patch = {"spec": {"template": {"spec": {"domain": {"cpu": {"sockets": 4}}}}}}
     guest.kubectl("patch", "vm", "node", "--type=merge", "-p", json.dumps(patch))
-    guest.kubectl(
-        "wait", "vmi/node", "--for=jsonpath={.status.currentCPUTopology.sockets}=4", "--timeout=90s"
-    )
-    after = facts(guest)
+    wait_for(guest, "default", "vmi/node", "jsonpath={.status.currentCPUTopology.sockets}=4")
+    after = eventually(lambda: facts(guest), BOOT, "the guest's web server")
     assert (after["cpus_online"], after["boot_id"]) == (4, before["boot_id"])
     assert vmi(guest)["status"]["hotvirt"]["vcpus"] == {"plugged": 4, "online": 4}
 
 
 def test_a_killed_hotvirt_adopts_the_guest_and_serves_its_dhcp(guest: Up, eventually: Eventually) -> None:
     before = eventually(lambda: facts(guest), BOOT, "the guest's web server")
-    os.kill(guest.pid, signal.SIGKILL)
+    guest.kill()
     guest.start()
-    same = eventually(lambda: facts(guest), 30, "the guest's web server")
+    same = eventually(lambda: facts(guest), BOOT, "the guest's web server")
     assert same["boot_id"] == before["boot_id"] and same["uptime"] > before["uptime"]
     # A guest that boots again asks for its address again: the adopted machine's DHCP must answer.
     guest.kubectl(
