@@ -15,18 +15,20 @@ from tests.scenarios.ending import Ending
 from tests.scenarios.guests import Guest
 from tests.scenarios.no_room import MORE_THAN_ANY_NODE, NoRoom, resources
 from tests.scenarios.resize import Resize, Staged
+from tests.targets.target import free_ports
 
 from .up import LARGE, Up
 
 # The first of them also waits for the guests.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, kubectl_program: str, demo_disk: Path) -> Iterator[Up]:
     """One of its own: it is killed, filled and configured."""
     up = Up(tmp_path_factory.mktemp("scenarios") / "state", kubectl_program)
-    up.start(*LARGE)
+    # One that no connection of others has by chance between two starts.
+    up.start(*LARGE, "--port", str(free_ports(1)[0]))
     try:
         up.import_image(Up.demo_image, demo_disk)
         yield up

@@ -19,9 +19,13 @@ SHUT_DOWN = b"reboot: Power down"
 
 
 async def console_to_the_end(place: Place, pod: Object) -> asyncio.subprocess.Process:
-    """The console's log as it comes; it ends when the machine does."""
+    """The console's log as it comes; it ends when the machine does. It has begun to come."""
     name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-    return await kubectl_started(place, "logs", "-f", name, "-n", namespace, "-c", "guest-console-log")
+    log = await kubectl_started(place, "logs", "-f", name, "-n", namespace, "-c", "guest-console-log")
+    assert log.stdout is not None
+    async with asyncio.timeout(SLOW):
+        assert await log.stdout.readline(), "the console has no log"
+    return log
 
 
 async def shuts_down_and_starts_again(guest: Guest, console: asyncio.subprocess.Process, old: Object) -> None:
@@ -39,8 +43,8 @@ class Ending:
         spare.change({"domain": {"cpu": {"sockets": 1, "cores": 2}}})
         await spare.vm_until(lambda vm: condition(vm, "RestartRequired"))
         before = spare.boot
-        place.say("restart", spare.name, "-n", spare.namespace)
         old = await spare.vmi()
+        place.say("restart", spare.name, "-n", spare.namespace)
         await spare.until(lambda vmi: vmi["metadata"]["uid"] != old["metadata"]["uid"])
         await spare.booted()
         assert spare.boot != before
@@ -76,7 +80,8 @@ class Ending:
         kube, pod = spare.kube, await spare.pod()
         folder = place.folder(pod)
         assert folder.exists()
-        place.kubectl("delete", "vm", spare.name, "-n", spare.namespace, f"--timeout={SLOW:.0f}s")
+        delete = ("delete", "vm", spare.name, "-n", spare.namespace, f"--timeout={SLOW:.0f}s")
+        place.kubectl(*delete, timeout=SLOW + 60)
         await kube.gone(VMS, spare.name)
         await kube.gone(VMIS, spare.name, SLOW)
         await kube.gone(PODS, pod["metadata"]["name"], SLOW)

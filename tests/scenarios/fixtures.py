@@ -14,7 +14,7 @@ from .guests import MAIN, RATIO, VALUE, Guest, begin_all
 from .place import Place
 from .sizes import Sizes
 
-GONE = 120.0
+GONE = 240.0
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")

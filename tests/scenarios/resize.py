@@ -35,8 +35,10 @@ async def walk(guest: Guest) -> None:
     """As the user guide has it: one socket more, 5 instead of 4, watched from before the patch."""
     one_more = guest.sockets + 1
     place, where = guest.place, ("-n", guest.namespace)
-    topology = (await guest.vmi())["status"]["currentCPUTopology"]
-    assert topology == {"cores": 1, "sockets": guest.sockets, "threads": 1}
+    status = (await guest.vmi())["status"]
+    assert status["currentCPUTopology"] == {"cores": 1, "sockets": guest.sockets, "threads": 1}
+    # Where vCPUs are parked instead of unplugged, those of an earlier scenario are still there.
+    plugged = max(one_more, status["hotvirt"]["vcpus"]["plugged"])
     watch = await kubectl_started(
         place,
         *("get", "vmi", guest.name, *where, "--watch", "-o"),
@@ -59,7 +61,7 @@ async def walk(guest: Guest) -> None:
         await watch.wait()
     vmi = await guest.becomes(one_more, guest.memory)
     assert vmi["status"]["currentCPUTopology"]["sockets"] == one_more
-    assert vmi["status"]["hotvirt"]["vcpus"] == {"plugged": one_more, "online": one_more}
+    assert vmi["status"]["hotvirt"]["vcpus"] == {"plugged": plugged, "online": one_more}
 
 
 @pytest.mark.asyncio(loop_scope="session")
@@ -70,18 +72,20 @@ class Resize:
         kube = all_three[0].kube
         assert (await kube.admin.list(VMIMS, kube.namespace)).items == []
 
-    async def test_events_have_both_sizes_and_the_time(self, main: Guest):
-        await main.edit(3)
-        vmi = await main.becomes(3, "1Gi")
+    async def test_events_have_both_sizes_and_the_time(self, guaranteed: Guest):
+        """Not of `main`: events about what is resized all the time are combined, and left out in the end."""
+        await guaranteed.edit(5)
+        vmi = await guaranteed.becomes(5, "512Mi")
         selector = f"involvedObject.uid={vmi['metadata']['uid']}"
-        started = "sockets 4 → 3"
+        started = "sockets 2 → 5"
+        kube = guaranteed.kube
 
         def told(events: list[Object], reason: str) -> list[str]:
             return [each["message"] for each in events if each["reason"] == reason]
 
         async with asyncio.timeout(SLOW):
             while True:
-                events = (await main.kube.admin.list(EVENTS, main.namespace, field_selector=selector)).items
+                events = (await kube.admin.list(EVENTS, kube.namespace, field_selector=selector)).items
                 ended = [each for each in told(events, "ResizeCompleted") if each.startswith(started)]
                 if ended:
                     break
@@ -110,10 +114,10 @@ class Resize:
     async def test_an_edit_and_its_revert_within_100_ms(self, main: Guest):
         """The end is that of the last. A pair that a busy machine held up does not count: another follows."""
         for _ in range(TRIES):
-            started = time.monotonic()
             await main.edit(6, "2Gi")
+            edited = time.monotonic()
             await main.edit(4, "1Gi")
-            if time.monotonic() - started < TOGETHER:
+            if time.monotonic() - edited < TOGETHER:
                 break
         else:
             raise AssertionError(f"no pair of edits was made within {TOGETHER} s")
