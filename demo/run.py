@@ -157,7 +157,7 @@ class Watcher:
 
 async def ask_guest(address: str) -> Facts:
     """What the web server in the guest reports. It tells nobody when it is up, so ask until it answers."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + BOOT_LIMIT
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
         while True:
             try:

@@ -28,8 +28,9 @@ BALLAST = "ballast"
 MACHINE_MEMORY = "1Gi"
 # The namespace, which is also the machine's name, and what it waits for.
 WAITS = {"node": "PodResizeDeferred", "quota": "ResourceQuota", "range": "LimitRange"}
-SOON = 60
-SETTLED_WITHIN = 5.0
+SOON = 180
+SETTLED_WITHIN = 30.0
+"""Seconds: what only tells of something may wait 15 of them, and a busy machine takes longer."""
 Eventually = Callable[..., Any]
 
 
@@ -131,7 +132,7 @@ def test_nothing_but_leases_is_written_for_a_minute(waiting: Waiting, eventually
         assert written == []
         return until > waiting.since + MINUTE
 
-    eventually(a_minute_has_passed, MINUTE * 2, "a minute in the audit log")
+    eventually(a_minute_has_passed, MINUTE * 4, "a minute in the audit log")
 
 
 @pytest.mark.last
