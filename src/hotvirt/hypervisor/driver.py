@@ -105,6 +105,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     agent_connected: bool
     agent_expected: bool = False  # its channel is open in the guest, but it does not answer yet
     guest: GuestView | None = None  # None: nobody answers in the guest
+    parked: int = 0  # plugged vCPUs that the guest did not use when it last said so, in this boot
     unread: bool = False  # something of the guest is from before its last change: look again soon
 
     @property

@@ -31,21 +31,25 @@ def used(observed: Observed, unplugs: bool) -> Guest:
 
     Where vCPUs are parked instead of unplugged, those that the guest does not use do not count.
     """
-    guest, memory = observed.guest, observed.memory
-    vcpus = observed.plugged
-    if guest is not None and guest.vcpus and not unplugs:
-        vcpus = guest.online
+    memory = observed.memory
+    vcpus = observed.plugged if unplugs else _in_use(observed)
     return Guest(vcpus, memory.boot + max(memory.requested, memory.plugged))
 
 
 def reached(observed: Observed) -> Guest:
     """What the guest itself has; what it cannot be asked is taken from the hypervisor."""
-    guest, memory = observed.guest, observed.memory
-    vcpus = observed.plugged
-    if guest is not None and guest.vcpus:
-        vcpus = min(vcpus, guest.online)
+    memory = observed.memory
+    vcpus = min(observed.plugged, _in_use(observed))
     online = memory.plugged if memory.online is None else memory.online
     return Guest(vcpus, memory.boot + online)
+
+
+def _in_use(observed: Observed) -> int:
+    """vCPUs that the guest uses. One without an agent uses what it has, but for what was parked before."""
+    guest = observed.guest
+    if guest is not None and guest.vcpus:
+        return guest.online
+    return max(1, observed.plugged - observed.parked)
 
 
 def aims(vmi: VirtualMachineInstance, claimed: Guest, boot: int, gate: bool) -> Guest:
@@ -155,11 +159,12 @@ class Sizer:
                 message="the guest is paused and takes nothing; it goes on when the guest does.",
             )
         shrinks = now.of(resource) > aim.of(resource)
-        if resource == CPU_RESOURCE and shrinks and not observed.agent_connected:
+        if resource == CPU_RESOURCE and not observed.agent_connected and (shrinks or observed.parked):
+            what = "take vCPUs out of use" if shrinks else "bring back vCPUs that the guest does not use"
             return Obstacle(
                 resource=resource,
                 reason="NoGuestAgent",
-                message="no guest agent answers, and without it nobody can take vCPUs out of use. "
+                message=f"no guest agent answers, and without it nobody can {what}. "
                 "Install qemu-guest-agent in the guest.",
             )
         # As long as the guest moves, however slowly, nothing is in its way.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,9 +88,9 @@ class QemuDriver:
         machine = QemuMachine(monitor, os.dup(run_dir_fd), pid)
         try:
             await machine.look_at_agent()
-        except QmpClosed as error:
-            machine.close()
-            raise MachineGone(str(error)) from error
+        except BaseException:
+            machine.close()  # whatever it was: the next try opens a new one
+            raise
         return machine
 
 
@@ -124,6 +125,7 @@ class QemuMachine:
         self._total_due: float | None = None  # when the guest's total of memory is to be read again
         self._last_guest: GuestView | None = None
         self._answered_at = 0.0
+        self._parked = 0
         self._waiter = Waiter(monitor.closed)
         self._vcpus = Vcpus(self._do, self._agent, self._waiter)
         self._memory = HotMemory(self._do, self._agent, self._waiter)
@@ -161,6 +163,7 @@ class QemuMachine:
         elif name == "RESET":
             self._facts = None
             self._last_guest = None
+            self._parked = 0  # a guest boots with all that is plugged
         elif name == "MEMORY_DEVICE_SIZE_CHANGE":
             self._total_changes()
         elif name == "SHUTDOWN":
@@ -176,9 +179,10 @@ class QemuMachine:
 
     async def look_at_agent(self) -> None:
         """Whether the guest has its end of the agent's channel open: later changes come as events."""
-        for device in await self._monitor.execute("query-chardev"):
-            if device.get("label") == "agent":
-                self._agent_open = bool(device.get("frontend-open"))
+        with _understood():
+            for device in await self._do("query-chardev"):
+                if device.get("label") == "agent":
+                    self._agent_open = bool(device.get("frontend-open"))
 
     async def _do(self, name: str, arguments: dict[str, Any] | None = None) -> Any:
         try:
@@ -203,6 +207,10 @@ class QemuMachine:
         return said
 
     async def observe(self) -> Observed:
+        with _understood():
+            return await self._observe()
+
+    async def _observe(self) -> Observed:
         said = await self._ask_qemu()
         state, slots, device = said.state, said.slots, said.memory
         status = _STATUS.get(str(state.get("status")), Status.OTHER)
@@ -216,6 +224,7 @@ class QemuMachine:
             connected = answer is not None
             if answer is not None:
                 self._last_guest, self._answered_at = answer, time.monotonic()
+                self._parked = sum(not vcpu.online for vcpu in answer.vcpus)
             elif time.monotonic() - self._answered_at > SILENCE:
                 self._last_guest = None
         return Observed(
@@ -226,6 +235,7 @@ class QemuMachine:
             agent_connected=connected,
             agent_expected=self._agent_open and not connected,
             guest=self._last_guest,
+            parked=self._parked,
             unread=self._total_due is not None and connected and status is Status.RUNNING,
         )
 
@@ -282,18 +292,23 @@ class QemuMachine:
     # What is to be
 
     async def plug_vcpus(self, count: int) -> None:
-        await self._vcpus.plug(count)
+        with _understood():
+            await self._vcpus.plug(count)
 
     async def use_vcpus(self, count: int, timeout: float) -> int | None:
-        return await self._vcpus.use(count, timeout) if self._agent_open else None
+        with _understood():
+            return await self._vcpus.use(count, timeout) if self._agent_open else None
 
     async def unplug_vcpus(self, count: int, timeout: float) -> None:
-        await self._vcpus.unplug(count, timeout)
+        with _understood():
+            await self._vcpus.unplug(count, timeout)
+        self._parked = 0  # they are the ones that went
 
     async def set_memory(self, plugged: int, timeout: float) -> None:
         self._total_changes()
         self._happened += 1
-        await self._memory.bring_to(plugged, timeout, self._agent_open)
+        with _understood():
+            await self._memory.bring_to(plugged, timeout, self._agent_open)
 
     async def power_button(self) -> None:
         await self._do("system_powerdown")
@@ -329,6 +344,16 @@ class QemuMachine:
 
     async def reset(self) -> None:
         await self._do("system_reset")
+
+
+@contextlib.contextmanager
+def _understood() -> Iterator[None]:
+    """The other end is in a tenant's Pod, and may answer in a shape that QEMU never would."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        problem = type(error).__name__
+        raise DriverError(f"what answers on the monitor does not speak as QEMU does ({problem})") from error
 
 
 def _guest_vcpus(listed: list[dict[str, Any]]) -> tuple[GuestVcpu, ...]:

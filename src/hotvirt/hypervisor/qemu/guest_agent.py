@@ -17,7 +17,9 @@ import msgspec
 from hotvirt.hypervisor.driver import DriverError
 from hotvirt.hypervisor.sockets import NoSocket, connect
 
-MAX_REPLY = 4 << 20
+# The longest answer is the list of memory blocks, 60 bytes each, and a large guest has larger blocks. All
+# guests of a node may send so much at once.
+MAX_REPLY = 1 << 20
 SYNC_TIMEOUT = 3.0
 CALL_TIMEOUT = 10.0
 # What comes of an answer that no agent would give.

@@ -13,7 +13,8 @@ from typing import Any, cast
 
 import msgspec
 
-MAX_LINE = 16 << 20
+# The longest answer is the list of 255 vCPU slots, some 60 KiB.
+MAX_LINE = 1 << 20
 COMMAND_TIMEOUT = 30.0
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
@@ -47,9 +48,10 @@ class Qmp(asyncio.Protocol):
         self._reason = "the machine has ended"
 
     async def execute(
-        self, command: str, arguments: dict[str, Any] | None = None, *, timeout: float = COMMAND_TIMEOUT
+        self, command: str, arguments: dict[str, Any] | None = None, *, timeout: float | None = None
     ) -> Any:
         """Send a command and wait for its answer; several may be under way."""
+        timeout = timeout or COMMAND_TIMEOUT
         if self._transport is None or self.closed.is_set():
             raise QmpClosed(self._reason)
         number = next(self._ids)
@@ -67,8 +69,8 @@ class Qmp(asyncio.Protocol):
         finally:
             self._waiting.pop(number, None)
         if "error" in reply:
-            error = reply["error"]
-            raise QmpError(command, str(error.get("class", "")), str(error.get("desc", "")))
+            error = reply["error"] if isinstance(reply["error"], dict) else {"desc": reply["error"]}
+            raise QmpError(command, str(error.get("class", ""))[:100], str(error.get("desc", ""))[:1000])
         return reply.get("return")
 
     def add_listener(self, listener: Listener) -> Callable[[], None]:
@@ -119,6 +121,8 @@ class Qmp(asyncio.Protocol):
             return
         if not isinstance(message, dict):
             self._fail("what came from the monitor is not a JSON object")
+        elif not isinstance(message.get("data", {}), dict) or not isinstance(message.get("id", 0), int):
+            self._fail("what came from the monitor is not what QEMU sends")
         elif "event" in message:
             for listener in list(self._listeners):
                 listener(message)
