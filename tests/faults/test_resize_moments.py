@@ -49,6 +49,17 @@ async def test_paused(world, sockets, guest, milli):
     assert boot_id(after) == boot_id(booted)
 
 
+@pytest.mark.parametrize(("sockets", "guest"), [(4, "3Gi"), (1, "2Gi")])
+async def test_on_its_way_in(world, sockets, guest):
+    """It starts as its Pod was made, and is changed when it runs."""
+    cluster = world.cluster
+    await cluster.create(VMS, machine(NAME, 2, "2Gi"))
+    await cluster.until(VMIS, NAME, lambda vmi: vmi.get("status", {}).get("phase"))
+    await edit(cluster, NAME, sockets, guest)
+    vmi = await rests(cluster, NAME, sockets, guest)
+    assert vmi["status"]["memory"]["guestAtBoot"] == "2Gi"
+
+
 async def test_stopped(world):
     cluster = world.cluster
     halted = machine(NAME)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from hotvirt.api import codec
 from hotvirt.api.conditions import find, is_true
-from hotvirt.api.kubevirt import VirtualMachineInstance, VMIStatus
+from hotvirt.api.kubevirt import Obstacle, VirtualMachineInstance, VMIStatus
 from hotvirt.hypervisor.driver import GuestVcpu, GuestView, MemoryView, Observed, Slot, Status
 from hotvirt.node.status import Seen, vmi_status
 from hotvirt.plan.machine import machine_for
 
 MIB = 1 << 20
+OFFLINE = Obstacle(resource="memory", reason="NotOnline", message="the guest has 1Gi of 2Gi.")
+PAUSED = Obstacle(resource="memory", reason="Paused", message="the guest is paused.")
 NOW = "2026-01-01T00:00:00Z"
 
 
@@ -44,7 +47,7 @@ def observed(plugged: int, online: int | None, total: int = 4, **changes: Any) -
     return msgspec.structs.replace(seen, **changes)
 
 
-def status(of: VirtualMachineInstance, seen: Observed, accelerator: str = "tcg") -> VMIStatus:
+def status(of: VirtualMachineInstance, seen: Observed, accelerator: str = "tcg", **changes: Any) -> VMIStatus:
     return vmi_status(
         of,
         Seen(
@@ -54,6 +57,7 @@ def status(of: VirtualMachineInstance, seen: Observed, accelerator: str = "tcg")
             boot_memory=1024 * MIB,
             pod_address="10.1.2.3",
             machine=machine_for(of),
+            **changes,
         ),
         NOW,
     )
@@ -98,6 +102,26 @@ def test_without_an_agent_plugged_is_known_and_online_is_not() -> None:
 def test_no_room_is_a_reason() -> None:
     resizable = find(status(vmi(sockets=1), observed(1, 1, total=1)).conditions, "Resizable")
     assert resizable is not None and (resizable.status, resizable.reason) == ("False", "NoHeadroom")
+
+
+def test_vcpus_that_were_parked_stay_so_when_the_agent_goes() -> None:
+    found = status(vmi(sockets=1), observed(4, None, parked=3))
+    assert found.current_cpu_topology is not None and found.current_cpu_topology.sockets == 1
+    assert codec.builtins(found.hotvirt.vcpus) == {"plugged": 4}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "said"),
+    [
+        ({"gate": False}, "FeatureGateOff", "The feature gate InPlaceHotplug is off."),
+        ({"obstacles": (OFFLINE,)}, "NotOnline", "The guest has 1Gi of 2Gi."),
+        ({"obstacles": (PAUSED,)}, "Ready", "up to 4 vCPUs"),
+        ({}, "Ready", "its memory stays as it is"),
+    ],
+)
+def test_who_would_not_take_a_change(changes: dict[str, Any], reason: str, said: str) -> None:
+    resizable = find(status(vmi(), observed(2, 2), **changes).conditions, "Resizable")
+    assert resizable is not None and resizable.reason == reason and said in resizable.message
 
 
 def test_the_room_is_told() -> None:

@@ -10,8 +10,8 @@ from hotvirt.api import codec
 from hotvirt.api.core import PersistentVolumeClaim, Pod
 from hotvirt.api.kubevirt import VirtualMachineInstance
 from hotvirt.plan.config import ClusterConfig
-from hotvirt.plan.machine import MachineError, from_json
-from hotvirt.plan.pod import label_value, launcher_pod, pod_name
+from hotvirt.plan.machine import MachineError, from_json, machine_for
+from hotvirt.plan.pod import label_value, launcher_pod, machine_in, pod_name
 from hotvirt.plan.podresize import Size, asked_size
 
 CONFIG = ClusterConfig()
@@ -53,6 +53,18 @@ def test_the_name_follows_from_the_uid():
     assert pod_name(vmi()).startswith("virt-launcher-one-")
     assert len(pod_name(vmi())) == len("virt-launcher-one-") + 5
     assert len(pod_name(vmi(name="x" * 253))) <= 253
+
+
+def test_the_machine_can_be_read_from_its_pod():
+    domain = {"cpu": {"sockets": 2, "maxSockets": 4}, "memory": {"guest": "256Mi"}}
+    data = {"userData": "echo $HOME $(date) $$"}
+    wanted = vmi({"domain": domain, "volumes": [{"name": "seed", "cloudInitNoCloud": data}]})
+    pod = codec.convert(made(wanted), Pod)
+    assert machine_in(pod) == machine_for(wanted)
+    assert machine_in(Pod()) is None
+    broken = made(wanted)
+    container(broken)["env"][0]["value"] = '{"name": 1}'
+    assert machine_in(codec.convert(broken, Pod)) is None
 
 
 def test_it_is_the_vmis_and_runs_once():

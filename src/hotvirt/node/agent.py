@@ -31,12 +31,15 @@ from hotvirt.node.turn import Turns
 from hotvirt.plan.config import ClusterConfig, cluster_config
 from hotvirt.plan.instance import compute_status
 from hotvirt.plan.machine import MachineError, machine_for
+from hotvirt.plan.pod import machine_in
 from hotvirt.plan.runstrategy import FINAL_PHASES
 
 log = logging.getLogger(__name__)
 
-# The longest that one machine may keep a worker: a guest that answers slowly holds up nobody else.
+# The longest that one machine may keep a worker, and more workers than a node has Pods: one that answers
+# slowly, or never, holds up nobody else.
 LONGEST_TURN = 120.0
+WORKERS = 256
 CREATED_BY = "created-by"
 
 
@@ -72,7 +75,7 @@ class NodeAgent:
             indexes={CREATED_BY: _creator},
         )
         self._settings = Informer(client, KUBEVIRTS, KubeVirt, namespace=names.NAMESPACE)
-        self._controller = Controller("node-agent", self._reconcile, workers=32)
+        self._controller = Controller("node-agent", self._reconcile, workers=WORKERS)
         self._controller.watch(self._vmis, lambda vmi: [vmi.metadata.key])
         self._controller.watch(self._pods, _owner_key)
         self._controller.watch(self._settings, lambda _: self._vmis.keys())
@@ -138,7 +141,7 @@ class NodeAgent:
                     self._root,
                     pod,
                     self._driver,
-                    machine_for(vmi),
+                    machine_in(pod) or machine_for(vmi),
                     self._watch,
                     lambda: self._controller.queue.add(key),
                     self._belongs,

@@ -39,6 +39,8 @@ PAUSED: Final = "Paused"
 SOFTWARE_EMULATION: Final = "SoftwareEmulation"
 LIVE_MIGRATABLE: Final = "LiveMigratable"
 RESIZABLE: Final = "Resizable"
+STOPPED: Final = frozenset({"NotOnline", "GuestRefused", "HypervisorRefused"})
+"""Obstacles in the way of any change, not of this one only."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +54,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     machine: plan_machine.Machine
     claimed: GuestSize | None = None
     obstacles: tuple[Obstacle, ...] = ()
+    gate: bool = True
 
 
 def vmi_status(vmi: VirtualMachineInstance, seen: Seen, now: str) -> VMIStatus:
@@ -222,13 +225,18 @@ def _resizable(vmi: VirtualMachineInstance, seen: Seen) -> Condition:
         reasons.append(("NoGuestAgent", "no guest agent answers, so nobody can say what the guest uses"))
     if observed.status is Status.PAUSED:
         reasons.append(("Paused", "the guest is paused and cannot take anything"))
+    if not seen.gate:
+        reasons.append(("FeatureGateOff", "the feature gate InPlaceHotplug is off"))
+    for obstacle in seen.obstacles:
+        if obstacle.reason in STOPPED:
+            reasons.append((obstacle.reason, obstacle.message.rstrip(".")))
     if not reasons:
         room = f"up to {slots} vCPUs"
         if observed.memory.region:
-            room += f" and {most} of memory"
-        return Condition(
-            type=RESIZABLE, status=TRUE, reason="Ready", message=f"It can have {room} while it runs."
-        )
+            room += f" and {most} of memory while it runs."
+        else:
+            room += " while it runs; its memory stays as it is: it was started without room for more."
+        return Condition(type=RESIZABLE, status=TRUE, reason="Ready", message=f"It can have {room}")
     sentence = "; ".join(text for _, text in reasons)
     return Condition(
         type=RESIZABLE, status=FALSE, reason=reasons[0][0], message=sentence[0].upper() + sentence[1:] + "."

@@ -52,7 +52,7 @@ class Turns:
         aim = sizes.aims(vmi, claimed, observed.memory.boot, gate)
         claims = claimed.join(aim)
         if vmi.status.hotvirt.claimed != claims.status():
-            vmi = await self._tell(vmi, self._status(vmi, pod, guest, observed, claims))
+            vmi = await self._tell(vmi, self._status(vmi, pod, guest, observed, claims, gate))
         observed, obstacles = await guest.sizer.step(
             running, observed, aim, guest.unplugs, lambda: guest.looks.look_anew(running, generation)
         )
@@ -61,7 +61,7 @@ class Turns:
             self._recorder.event(vmi, "Warning", "GuestPanicked", "The guest's kernel panicked.")
         # Never below what the machine still has: that is given back only when it was seen to be gone.
         claimed = aim.join(sizes.used(observed, guest.unplugs))
-        status = self._status(vmi, pod, guest, observed, claimed, obstacles)
+        status = self._status(vmi, pod, guest, observed, claimed, gate, obstacles)
         waits = gate and change.wanted_guest(vmi.spec).exceeds(aim) and change.goes_well(vmi)
         if waits and _only_observes(vmi.status, status) and guest.looks.may_hold(generation):
             return looks.HOLD
@@ -90,6 +90,7 @@ class Turns:
         guest: Guest,
         observed: Observed,
         claimed: change.Guest,
+        gate: bool,
         obstacles: tuple[Obstacle, ...] | None = None,
     ) -> VMIStatus:
         assert guest.running is not None
@@ -102,6 +103,7 @@ class Turns:
             machine=guest.machine,
             claimed=claimed.status(),
             obstacles=vmi.status.hotvirt.obstacles if obstacles is None else obstacles,
+            gate=gate,
         )
         return vmi_status(vmi, seen, now())
 

@@ -7,14 +7,18 @@ Annotations reach it only by name.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Collection, Mapping
 from typing import Any, Final
+
+import msgspec
 
 from hotvirt.api import codec, names
 from hotvirt.api.core import PersistentVolumeClaim
 from hotvirt.api.kubevirt import VirtualMachineInstance, VMISpec, Volume
 from hotvirt.api.meta import owner_reference
+from hotvirt.api.pods import Pod
 from hotvirt.api.quantity import Quantity
 from hotvirt.plan import machine
 from hotvirt.plan.config import ClusterConfig
@@ -109,6 +113,16 @@ def label_value(name: str) -> str:
         return name
     suffix = _digest(name)
     return f"{name[: LABEL_MAX - len(suffix) - 1].rstrip('-.')}-{suffix}"
+
+
+def machine_in(pod: Pod) -> machine.Machine | None:
+    """The machine that a Pod was made for; None where it does not say so in words of this version."""
+    for container in pod.spec.containers:
+        for variable in container.env:
+            if (container.name, variable.name) == (names.CONTAINER_COMPUTE, MACHINE_VARIABLE):
+                with contextlib.suppress(msgspec.MsgspecError):
+                    return machine.from_json(variable.value.replace("$$", "$"))
+    return None
 
 
 def launcher_pod(
