@@ -47,6 +47,15 @@ WRITES = ("create", "update", "patch", "delete")
 LARGE = {"cpu": "64", "memory": "256Gi"}
 
 
+Deed = tuple[str, int]
+"""What is done, and the how manieth of its kind it is."""
+
+
+def each_of(deeds: list[str]) -> list[Deed]:
+    """By their kind: where in the order of all of them one comes differs from run to run."""
+    return [(deed, deeds[: place + 1].count(deed)) for place, deed in enumerate(deeds)]
+
+
 class Killed(BaseException):
     """The process is gone: no handler of ours sees this."""
 
@@ -54,7 +63,8 @@ class Killed(BaseException):
 class Life:
     """What one process does that lasts: writes to the API, commands to its machines. It may end after any."""
 
-    def __init__(self, dies_after: int | None = None) -> None:
+    def __init__(self, dies_after: int | Deed | None = None) -> None:
+        """After so many, or after that one."""
         self._dies_after = dies_after
         self.deeds: list[str] = []
         self.dead = False
@@ -68,10 +78,16 @@ class Life:
         """It is done, and nobody knows it yet."""
         self.goes_on()
         self.deeds.append(deed)
-        if self._dies_after is not None and len(self.deeds) >= self._dies_after:
+        if self._was_the_last():
             self.dead = True
             self.ended.set()
             raise Killed
+
+    def _was_the_last(self) -> bool:
+        if isinstance(self._dies_after, tuple):
+            deed, times = self._dies_after
+            return self.deeds.count(deed) >= times
+        return self._dies_after is not None and len(self.deeds) >= self._dies_after
 
 
 class Mortal:
@@ -102,7 +118,7 @@ class Victim:
         self,
         make_client: Callable[[], Client],
         run: Callable[[Any, Life], Awaitable[None]],
-        dies_after: int | None,
+        dies_after: int | Deed | None,
     ) -> None:
         self._make_client = make_client
         self._run = run
@@ -295,8 +311,10 @@ class Machines:
         return self._cluster
 
     @asynccontextmanager
-    async def alive(self, victim: str = "", dies_after: int | None = None) -> AsyncIterator[Victim | None]:
-        """Controllers and agent at work; the victim dies after so many writes and comes back."""
+    async def alive(
+        self, victim: str = "", dies_after: int | Deed | None = None
+    ) -> AsyncIterator[Victim | None]:
+        """Controllers and agent at work; the victim dies after so many deeds, or that one, and comes back."""
         parts = {
             "controllers": (names.CONTROLLER_USER, self._controllers),
             "agent": (names.NODE_USER, self._agent),

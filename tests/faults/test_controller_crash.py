@@ -12,7 +12,7 @@ import pytest
 
 from hotvirt.api import names
 from hotvirt.api.resources import CONTROLLERREVISIONS, PODS, VMIS, VMS
-from tests.faults.machines import Machines, machines
+from tests.faults.machines import Machines, each_of, machines
 from tests.inprocess import vm_manifest
 from tests.kube import condition, shows
 
@@ -169,18 +169,18 @@ async def test_killed_after_every_single_write(in_memory, victim):
         assert unharmed is not None
         count = len(unharmed.writes)
         assert count >= 5, unharmed.writes
-        killed_after = []
-        for number in range(1, count + 1):
+        killed_after = set()
+        for number, deed in enumerate(each_of(unharmed.writes)):
             name = f"vm-{number}"
-            async with world.alive(victim, dies_after=number) as killed:
+            async with world.alive(victim, dies_after=deed) as killed:
                 found = await live_through(world, name)
             assert killed is not None
             if killed.was_killed:
-                killed_after.append(killed.writes[-1])
-            assert found == expected, f"killed after write {number}: {killed.writes[-1]}"
-        # On a slow machine more is told of a change on its way: the last numbers may not be reached.
-        assert len(killed_after) > count // 2, (count, killed_after)
-        assert set(killed_after) >= DEEDS[victim], killed_after
+                killed_after.add(deed)
+            assert found == expected, f"killed after {deed}, its {len(killed.writes)}th"
+        # On a slow machine more is told of a change on its way: not all may be there every time.
+        assert len(killed_after) > count // 3, (count, killed_after)
+        assert {what for what, _ in killed_after} >= DEEDS[victim], killed_after
 
 
 def has_finalizer(vm: Object) -> bool:
