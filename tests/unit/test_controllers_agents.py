@@ -4,7 +4,7 @@ import pytest
 import pytest_asyncio
 
 from hotvirt.api import names
-from hotvirt.api.resources import LEASES, PODS, VMIS, VMS
+from hotvirt.api.resources import KUBEVIRTS, LEASES, PODS, VMIS, VMS
 from hotvirt.kube.errors import NotFound
 from hotvirt.plan.agents import NO_AGENT
 from hotvirt.plan.platform import Platform
@@ -123,3 +123,28 @@ async def test_a_lease_that_goes_counts_until_its_time_is_over(world):
             "No Hotvirt node agent runs"
         ),
     )
+
+
+def says(kind: str, status: str, *words: str):
+    def holds(kubevirt) -> bool:
+        found = condition(kubevirt, kind) or {}
+        return found.get("status") == status and all(word in found["message"] for word in words)
+
+    return holds
+
+
+async def test_the_kubevirt_object_says_where_there_is_none(world):
+    cluster, node = world
+    kubevirt = Kube(cluster.admin, names.NAMESPACE)
+    await kubevirt.create(KUBEVIRTS, {"metadata": {"name": "kubevirt"}, "spec": {}})
+    found = await kubevirt.until(KUBEVIRTS, "kubevirt", says("Available", "False", "anywhere"))
+    assert in_phase("Deploying")(found)
+    await agent_lives(cluster, LONG)
+    found = await kubevirt.until(KUBEVIRTS, "kubevirt", says("Available", "True"))
+    assert in_phase("Deployed")(found) and says("Degraded", "False")(found)
+    await node.boot("one")
+    await agent_lives(cluster, 1)
+    found = await kubevirt.until(KUBEVIRTS, "kubevirt", says("Degraded", "True", NODE, "DaemonSet"))
+    assert says("Available", "False")(found) and says("Progressing", "True")(found)
+    await agent_lives(cluster, LONG)
+    await kubevirt.until(KUBEVIRTS, "kubevirt", says("Degraded", "False"))

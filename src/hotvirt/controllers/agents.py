@@ -45,6 +45,12 @@ class Agents:
             return None
         return agents.never_came(node)
 
+    def any_lives(self) -> bool:
+        """Whether there is an agent anywhere."""
+        leases = (lease.metadata.name for lease in self._leases.list(names.NAMESPACE))
+        nodes = {name.removeprefix(_PREFIX) for name in leases if name.startswith(_PREFIX)}
+        return bool((nodes | self._heard.keys()) - self._silent)
+
     async def reconcile(self, key: Key) -> float | None:
         """Look at a Lease: when it has changed, and when it ends."""
         if not key[1].startswith(_PREFIX):

@@ -20,7 +20,7 @@ from hotvirt.plan.platform import EMBEDDED, Platform
 
 from .agents import Agents
 from .caches import ON_NODE, Caches
-from .kubevirt import KubeVirtReconciler
+from .kubevirt import KEY, KubeVirtReconciler
 from .order import news_of_pod, news_of_vm, news_of_vmi, news_of_vmi_for_vm
 from .vm import VmReconciler, mirror_delay
 from .vmi import VmiReconciler
@@ -55,8 +55,10 @@ class Manager:
         self.vmi.watch(caches.limit_ranges, self._refused_in_namespace)
         self.vmi.watch(caches.kubevirts, lambda _: caches.vmis.keys())
 
-        self.kubevirt = Controller("kubevirt", KubeVirtReconciler(client, caches).reconcile, workers=1)
+        kubevirt_reconciler = KubeVirtReconciler(client, caches, self._agents)
+        self.kubevirt = Controller("kubevirt", kubevirt_reconciler.reconcile, workers=1)
         self.kubevirt.watch(caches.kubevirts, _own_key)
+        self.kubevirt.watch(caches.vmis, self._without_agent)
         self.controllers: tuple[Controller, ...] = (self.vm, self.vmi, self.kubevirt)
 
         if self._agents is not None and caches.leases is not None:
@@ -64,6 +66,7 @@ class Manager:
             following.watch(caches.leases, _own_key)
             # Only to wait for: before the Leases are known, every agent would seem to be missing.
             self.vmi.watch(caches.leases, lambda _: ())
+            self.kubevirt.watch(caches.leases, lambda _: ())
             self.controllers += (following,)
 
     async def run(self) -> None:
@@ -77,8 +80,14 @@ class Manager:
         await self.caches.synced()
 
     def _agent_changed(self, node: str) -> None:
+        self.kubevirt.queue.add(KEY)
         for vmi in self.caches.vmis.by_index(ON_NODE, node):
             self.vmi.queue.add(vmi.metadata.key)
+
+    def _without_agent(self, vmi: VirtualMachineInstance) -> Iterable[Key]:
+        """The KubeVirt object, which says so, when a machine comes to a node without an agent, or leaves."""
+        node = vmi.status.node_name
+        return [KEY] if node and self._agents is not None and self._agents.problem(node) else ()
 
     def _users(self, obj: DataVolume | PersistentVolumeClaim) -> Iterable[Key]:
         return self.caches.users_of_claim(*obj.metadata.key)

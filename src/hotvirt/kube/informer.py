@@ -141,6 +141,10 @@ class Informer(Generic[T]):
     def by_index(self, index: str, value: str) -> builtins.list[T]:
         return [self._newest(key, self._entries[key]) for key in self._index[index].get(value, ())]
 
+    def values(self, index: str) -> builtins.list[str]:
+        """What there are objects for in this index."""
+        return sorted(self._index[index])
+
     def raw(self, namespace: str | None, name: str) -> dict[str, Any] | None:
         """The whole object, with what no typed view knows; decoded anew, so the caller may change it."""
         entry = self._entries.get((namespace or "", name))
