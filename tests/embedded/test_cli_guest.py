@@ -16,6 +16,7 @@ import pytest
 from tests.scenarios.follow import plug_pulled_meanwhile
 from tests.scenarios.place import HOTVIRT, demo_vm
 from tests.scenarios.shell import wait_for, wait_for_status
+from tests.scenarios.sizes import watched_beside
 
 from .up import Up
 
@@ -121,8 +122,9 @@ def test_down_leaves_the_guest_and_up_takes_it_over(guest: Up) -> None:
     assert boot_id(guest) == boot
     assert printable(guest) == "Running"
     patch = {"spec": {"template": {"spec": {"domain": {"cpu": {"sockets": 2}}}}}}
-    guest.kubectl("patch", "vm", "first", "--type", "merge", "-p", json.dumps(patch))
-    wait_for(guest, "default", "vmi/first", "jsonpath={.status.hotvirt.vcpus.online}=2")
+    with watched_beside(guest, "default"):
+        guest.kubectl("patch", "vm", "first", "--type", "merge", "-p", json.dumps(patch))
+        wait_for(guest, "default", "vmi/first", "jsonpath={.status.hotvirt.vcpus.online}=2")
     assert boot_id(guest) == boot
     (machine,) = json.loads(say(guest, "status", "-o", "json"))["virtualMachines"]
     assert (machine["name"], machine["guestVcpus"], machine["guestMemory"]) == ("first", 2, "256Mi")

@@ -23,6 +23,7 @@ from tests.scenarios.shell import (
     wait_for_another,
     wait_for_status,
 )
+from tests.scenarios.sizes import watched_beside
 from tests.targets.target import CHECKOUT
 
 from .up import Up
@@ -78,8 +79,9 @@ def test_01_first_vm_boots_and_gets_a_second_vcpu(up: Up, namespace: str, eventu
     wait_for(up, namespace, "vmi/first", "condition=AgentConnected")
     before = boot_id(up, namespace, "first")
     patch = {"spec": {"template": {"spec": {"domain": {"cpu": {"sockets": 2}}}}}}
-    up.kubectl("patch", "vm", "first", "-n", namespace, "--type", "merge", "-p", json.dumps(patch))
-    wait_for(up, namespace, "vmi/first", "jsonpath={.status.currentCPUTopology.sockets}=2")
+    with watched_beside(up, namespace):
+        up.kubectl("patch", "vm", "first", "-n", namespace, "--type", "merge", "-p", json.dumps(patch))
+        wait_for(up, namespace, "vmi/first", "jsonpath={.status.currentCPUTopology.sockets}=2")
     assert in_guest(up, namespace, "first", "nproc") == "2"
     assert boot_id(up, namespace, "first") == before
 
@@ -159,8 +161,9 @@ def test_07_the_walk_of_the_user_guide(up: Up, namespace: str):
     topology = vmi_of(up, namespace, "vm-cirros")["status"]["currentCPUTopology"]
     assert topology == {"cores": 1, "sockets": 4, "threads": 1}
     patch = '[{"op": "replace", "path": "/spec/template/spec/domain/cpu/sockets", "value": 5}]'
-    up.kubectl("patch", "vm", "vm-cirros", "-n", namespace, "--type=json", f"-p={patch}")
-    wait_for(up, namespace, "vmi/vm-cirros", "jsonpath={.status.currentCPUTopology.sockets}=5")
+    with watched_beside(up, namespace):
+        up.kubectl("patch", "vm", "vm-cirros", "-n", namespace, "--type=json", f"-p={patch}")
+        wait_for(up, namespace, "vmi/vm-cirros", "jsonpath={.status.currentCPUTopology.sockets}=5")
     assert in_guest(up, namespace, "vm-cirros", "nproc") == "5"
     assert up.get("vmim", "-n", namespace)["items"] == []
 

@@ -18,7 +18,7 @@ from typing import Any
 from hotvirt.api import names
 from hotvirt.api.resources import PODS, VMIS, Resource
 from hotvirt.kube.client import Client
-from hotvirt.kube.errors import ApiError
+from hotvirt.kube.errors import ApiError, Gone
 from tests.kube import Object
 from tests.size_log import SizeLog
 
@@ -89,17 +89,21 @@ class Sizes:
                 await self._news.wait()
 
     async def _collect(self, kind: Resource) -> None:
+        since = None
         while True:
             try:
-                listed = await self._client.list(kind, self._namespace)
-                for each in listed.items:
-                    self._keep(kind, each)
-                self._listed[kind].set()
-                async for event in self._client.watch(
-                    kind, self._namespace, resource_version=listed.resource_version
-                ):
+                if since is None:
+                    listed = await self._client.list(kind, self._namespace)
+                    for each in listed.items:
+                        self._keep(kind, each)
+                    since = listed.resource_version
+                    self._listed[kind].set()
+                async for event in self._client.watch(kind, self._namespace, resource_version=since):
                     if event.type in ("ADDED", "MODIFIED"):
                         self._keep(kind, event.object)
+                    since = event.object["metadata"]["resourceVersion"]
+            except Gone:
+                since = None
             except (ApiError, OSError):
                 await asyncio.sleep(RETRY)  # the server was killed: nothing tells when it is back
 
