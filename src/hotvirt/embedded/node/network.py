@@ -19,6 +19,7 @@ import ipaddress
 import json
 import os
 import shutil
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,15 @@ async def run_tool(*argv: str, stdin: str | None = None) -> str:
     if process.returncode:
         raise NetworkError(f"`{' '.join(argv)}` failed: {err.decode(errors='replace').strip()}")
     return out.decode()
+
+
+def _is_link(name: str) -> bool:
+    """Asked of the kernel itself: in /sys a link stays for a while after it has gone."""
+    try:
+        socket.if_nametoindex(name)
+    except OSError:
+        return False
+    return True
 
 
 def short(uid: str) -> str:
@@ -137,8 +147,9 @@ class PodNetwork:
     async def _make_namespace_or_anew(self, uid: str, address: str) -> None:
         try:
             await self._make_namespace(uid, address)
-        except NetworkError:
-            # Cut short in the middle by a kill, its parts may not fit together: once more from the start.
+        except (NetworkError, OSError):
+            # Cut short in the middle by a kill, its parts may not fit together, or one is just going: once
+            # more from the start.
             await self._remove_namespace(uid, address)
             await self._make_namespace(uid, address)
 
@@ -284,7 +295,7 @@ class PodNetwork:
         outside = []
         if not (NAMESPACES / namespace).exists():
             outside.append(f"netns add {namespace}")
-        if not Path(f"/sys/class/net/{link}").exists():
+        if not _is_link(link):
             peer = f"peer name eth0 mtu {self._mtu} netns {namespace}"
             outside.append(f"link add {link} mtu {self._mtu} type veth {peer}")
         outside += [
