@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from aiohttp import web
 from multidict import CIMultiDict, MultiDict
 
-from hotvirt.embedded.apiserver.read import STREAM
+from hotvirt.embedded.apiserver.read import STREAM, InsideStream
 from hotvirt.embedded.apiserver.server import AGGREGATED, ApiServer
 from hotvirt.kube.config import ClientConfig
 from hotvirt.kube.errors import Unreachable
@@ -49,36 +49,6 @@ class InsideRequest(dict[Any, Any]):
 
     async def read(self) -> bytes:
         return self._body
-
-
-class InsideStream(web.StreamResponse):
-    """A watch whose reader is in this process. Nothing holds its writer up: the reader is as quick."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._chunks: asyncio.Queue[bytes] = asyncio.Queue()
-        self.begun = asyncio.Event()
-
-    @property
-    def prepared(self) -> bool:
-        return self.begun.is_set()
-
-    async def prepare(self, request: object) -> None:
-        self.begun.set()
-
-    async def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._chunks.put_nowait(bytes(data))
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        """The end is the end of whoever writes (`end`)."""
-
-    def end(self) -> None:
-        self.begun.set()
-        self._chunks.put_nowait(b"")
-
-    async def read(self) -> AsyncGenerator[bytes, None]:
-        while chunk := await self._chunks.get():
-            yield chunk
 
 
 def _is_plain(path: str) -> bool:
@@ -138,20 +108,16 @@ class InsideTransport(Transport):
         request = InsideRequest(method, path, params or {}, self._headers(None), b"")
         stream = request[STREAM] = InsideStream()
         started, code = time.monotonic(), "<error>"
-        writer = asyncio.create_task(server.answer(request), name=f"watch of {path}")
-        writer.add_done_callback(lambda _: stream.end())
         try:
-            await stream.begun.wait()
-            answer = writer.result() if writer.done() else stream
+            answer = await server.answer(request)
             code = str(answer.status)
             histogram(REQUEST_DURATION, method, HOST).observe(time.monotonic() - started)
             self._read(answer)
-            async with aclosing(stream.read()) as chunks:
-                yield chunks
+            async with aclosing(stream.chunks):
+                yield stream.chunks
         finally:
+            stream.end()
             counter(REQUESTS, code, method, HOST).inc()
-            writer.cancel()
-            await asyncio.wait([writer])
 
     def _read(self, answer: web.StreamResponse) -> bytes:
         for warning in answer.headers.getall("Warning", ()):

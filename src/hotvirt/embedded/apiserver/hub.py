@@ -120,7 +120,8 @@ class Hub:
     """Hands every change to the watches of its resource."""
 
     def __init__(self) -> None:
-        self._watches: dict[str, set[Watch]] = {}
+        self._watches: dict[str, dict[Watch, None]] = {}
+        """In the order in which they came: Hotvirt's own parts, which are waited for, are the first."""
         self.closing = False
 
     def publish(self, change: Change) -> None:
@@ -137,14 +138,14 @@ class Hub:
         change.rendered = {}
 
     def add(self, watch: Watch) -> None:
-        self._watches.setdefault(watch.resource, set()).add(watch)
+        self._watches.setdefault(watch.resource, {})[watch] = None
         if self.closing:
             watch.close()
 
     def remove(self, watch: Watch) -> None:
         watches = self._watches.get(watch.resource)
         if watches is not None:
-            watches.discard(watch)
+            watches.pop(watch, None)
 
     def count(self) -> int:
         return sum(len(watches) for watches in self._watches.values())

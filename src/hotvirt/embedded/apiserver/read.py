@@ -6,7 +6,7 @@ import asyncio
 import base64
 import binascii
 import random
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
 import msgspec
@@ -32,8 +32,20 @@ from .tables import Tables
 from .write import load
 
 BOOKMARK_EVERY: Final = 60.0
-STREAM: Final = web.RequestKey("stream", web.StreamResponse)
-"""What a request wants its watch written to, where there is no connection."""
+
+
+class InsideStream(web.StreamResponse):
+    """A watch that whoever asked for it reads itself, in this process: there is no connection."""
+
+    chunks: AsyncGenerator[bytes, None]
+    end: Callable[[], None] = staticmethod(lambda: None)
+
+    @property
+    def prepared(self) -> bool:
+        return True
+
+
+STREAM: Final = web.RequestKey("stream", InsideStream)
 
 
 class Reader:
@@ -186,7 +198,8 @@ class Reader:
             (call.kind.api_version, form, include(call)) if form.name != "table" else object(),
             render,
         )
-        response = call.request[STREAM] if STREAM in call.request else web.StreamResponse()
+        inside: InsideStream | None = call.request.get(STREAM)
+        response = web.StreamResponse() if inside is None else inside
         response.headers["Cache-Control"] = "no-cache, private"
         response.content_type = "application/json"
         for warning in call.warnings:
@@ -197,9 +210,14 @@ class Reader:
         if call.request.transport is not None:
             watch.abort = call.request.transport.abort
         deadline = asyncio.get_running_loop().time() + (timeout or random.uniform(1800, 3600))
+        chunks = self._chunks(call.kind, watch, deadline, bookmarks, form)
+        if inside is not None:
+            inside.chunks, inside.end = chunks, lambda: self._hub.remove(watch)
+            return inside
         try:
             await response.prepare(call.request)
-            await self._stream(call.kind, watch, response, deadline, bookmarks, form)
+            async for chunk in chunks:
+                await response.write(chunk)
             await response.write_eof()
         except ConnectionResetError:
             pass
@@ -241,15 +259,9 @@ class Reader:
         else:
             watch.revision = store.revision
 
-    async def _stream(
-        self,
-        kind: Kind,
-        watch: Watch,
-        response: web.StreamResponse,
-        deadline: float,
-        bookmarks: bool,
-        form: Form,
-    ) -> None:
+    async def _chunks(
+        self, kind: Kind, watch: Watch, deadline: float, bookmarks: bool, form: Form
+    ) -> AsyncGenerator[bytes, None]:
         loop = asyncio.get_running_loop()
         # Every minute, and shortly before the end, so that the client knows from where to go on.
         next_bookmark = min(loop.time() + BOOKMARK_EVERY, max(loop.time() + 1, deadline - 2))
@@ -259,7 +271,7 @@ class Reader:
                 return
             chunk = await watch.take(max(0.0, min(deadline, next_bookmark) - now))
             if chunk:
-                await response.write(chunk)
+                yield chunk
             elif watch.closed:
                 return
             # A bookmark says that nothing before it is missing: what came during the write goes first.
@@ -268,7 +280,7 @@ class Reader:
                 if next_bookmark > deadline - 2 > loop.time():
                     next_bookmark = deadline - 2
                 if bookmarks and form.name != "table":
-                    await response.write(bookmark(kind, self._store.revision))
+                    yield bookmark(kind, self._store.revision)
 
     def _renderer(self, kind: Kind, form: Form, included: str) -> Callable[[str, Entry], bytes]:
         if form.name == "table":

@@ -178,13 +178,14 @@ class PodWorker:
             self._attach()
         self._look()
         deleting = self.gone_from_api or self.pod.metadata.deleting
-        if deleting:
-            self._terminate()
-        elif not self._over_for_good() and not self.started:
-            again = await self._bring_up()
-        elif self.started and not self.ended.is_set():
+        if self.started and not self.ended.is_set() and not deleting:
             again = await self._resize()
-        self._look()
+        else:
+            if deleting:
+                self._terminate()
+            elif not self._over_for_good() and not self.started:
+                again = await self._bring_up()
+            self._look()
         await self._report()
         if self.ended.is_set() and not self._released:
             await self._release()
@@ -361,10 +362,15 @@ class PodWorker:
         self._resizer.allocate(self.pod, used, self._node.allocatable)
         self._book()
         # Done at once or refused: there is no time between in which it would be said to be in progress.
-        if self._resizer.must_actuate and not self._resizer.actuate(self.pod, self._runtime):
-            self._failures += 1
-            return self._backoff()
-        return None
+        if not self._resizer.must_actuate:
+            return None
+        done = self._resizer.actuate(self.pod, self._runtime)
+        self._known.actual = self._sizes.actual
+        self._book()
+        if done:
+            return None
+        self._failures += 1
+        return self._backoff()
 
     def _wait_and_retry(self, reason: str, message: str) -> float:
         self._event("Warning", reason, message)
