@@ -134,3 +134,19 @@ def test_openapi_refers_only_to_what_is_in_the_document() -> None:
 
     assert references(made) <= schemas.keys()
     assert "/api/v1/namespaces/{namespace}/pods/{name}" in made["paths"]
+
+
+def test_what_is_known_is_copied_and_the_rest_conforms_as_ever() -> None:
+    known = conform(POD, {"metadata": {"name": "a", "generation": 1}, "spec": {"nodeName": "n"}}, [])
+    patched = {
+        "metadata": {"name": "a", "generation": 1.0},
+        "spec": {"nodeName": "m", "x": 1},
+        "status": None,
+    }
+    unknown: list[str] = []
+    found = conform(POD, patched, unknown, known)
+    assert found == {"metadata": {"name": "a", "generation": 1}, "spec": {"nodeName": "m"}}
+    assert isinstance(found["metadata"]["generation"], int)
+    assert unknown == ["spec.x"]
+    found["metadata"]["generation"] = 2
+    assert known["metadata"]["generation"] == 1

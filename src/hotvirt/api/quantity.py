@@ -8,6 +8,7 @@ and order look at the number alone: ``1Gi == 1024Mi``.
 
 from __future__ import annotations
 
+import functools
 import re
 from enum import Enum
 from functools import total_ordering
@@ -56,6 +57,7 @@ def _divide_away_from_zero(number: int, divisor: int) -> int:
     return -(-number // divisor) if number >= 0 else number // divisor
 
 
+@functools.lru_cache(maxsize=4096)
 def _parse(text: str) -> tuple[int, Family]:
     """The nano-units and the family of a text; raises ValueError with a sentence."""
     if len(text) > _MAX_TEXT:

@@ -154,9 +154,16 @@ def check_type(kind: Kind, obj: dict[str, Any]) -> None:
 
 
 def normalise(
-    call: Call, kind: Kind, obj: dict[str, Any], problems: list[str] | None = None
+    call: Call,
+    kind: Kind,
+    obj: dict[str, Any],
+    problems: list[str] | None = None,
+    known: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Drop what the type does not know, put the defaults in, and tell the client as it asked to be told."""
+    """Drop what the type does not know, put the defaults in, and tell the client as it asked to be told.
+
+    `known` is the object as it is stored.
+    """
     problems = problems if problems is not None else []
     unknown: list[str] = []
     if kind.schema is not None:
@@ -171,7 +178,7 @@ def normalise(
     else:
         assert kind.struct is not None
         try:
-            obj = conform(kind.struct, obj, unknown)
+            obj = conform(kind.struct, obj, unknown, known)
         except WrongType as error:
             raise _cannot_handle(kind, error) from None
         obj.setdefault("metadata", {})

@@ -22,6 +22,7 @@ from importlib import resources
 from typing import Any, Final
 
 from hotvirt.api.quantity import Quantity
+from hotvirt.kube.patch.copy import copied
 
 SCALARS: Final = frozenset(
     ["string", "bool", "int32", "int64", "float", "bytes", "time", "microtime", "quantity", "intorstr", "any"]
@@ -145,9 +146,23 @@ def json_type(value: Any) -> str:
     return "object" if isinstance(value, dict) else "null"
 
 
-def conform(whole: Struct, value: dict[str, Any], unknown: list[str]) -> dict[str, Any]:
-    """The value with unknown fields and nulls left out; paths of the unknown ones are added to `unknown`."""
-    return _conform_struct(whole, value, "", unknown)
+def conform(
+    whole: Struct, value: dict[str, Any], unknown: list[str], known: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The value with unknown fields and nulls left out; paths of the unknown ones are added to `unknown`.
+
+    `known` conforms already: what is the same there is copied from there.
+    """
+    if not known:
+        return _conform_struct(whole, value, "", unknown)
+    same = {name for name, one in value.items() if name in known and known[name] == one}
+    rest = {name: one for name, one in value.items() if name not in same}
+    changed = _conform_struct(whole, rest, "", unknown)
+    return {
+        name: copied(known[name]) if name in same else changed[name]
+        for name in value
+        if name in same or name in changed
+    }
 
 
 def _conform_struct(of: Struct, value: Any, path: str, unknown: list[str]) -> dict[str, Any]:

@@ -217,16 +217,16 @@ class Writer:
             old = load(kind, entry)
             new = apply(clone(old))
             if not sent_whole:
-                new = self._patched(call, new, problems)
+                new = self._patched(call, old, new, problems)
                 self._match_url(call, new["metadata"])
             return await self._replace(call, old, new, dry_run, sent_whole)
 
-    def _patched(self, call: Call, new: Object, problems: list[str] | None) -> Object:
+    def _patched(self, call: Call, old: Object, new: Object, problems: list[str] | None) -> Object:
         """The object that a patch makes has to be one; else the patch is invalid."""
         kind = call.kind
         try:
             check_type(kind, new)
-            return normalise(call, kind, new, problems)
+            return normalise(call, kind, new, problems, old)
         except Unfit as error:
             if kind.custom:
                 raise
