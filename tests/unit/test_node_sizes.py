@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from hotvirt.api import codec
-from hotvirt.api.kubevirt import VirtualMachineInstance
-from hotvirt.node.sizes import aims
+from hotvirt.api.kubevirt import GuestSize, VirtualMachineInstance
+from hotvirt.hypervisor.driver import GuestVcpu, GuestView, MemoryView, Observed, Slot, Status
+from hotvirt.node.sizes import aims, reached, recalled, used
 from hotvirt.plan.change import Guest
 
 GIB = 1 << 30
@@ -48,3 +49,46 @@ def test_with_the_gate_off_and_on_its_way_out_a_machine_stays_as_it_is(wanted: G
     assert aims(vmi(wanted, Guest(4, 4 * GIB)), HAS, GIB, gate=False) == HAS
     leaving = vmi(wanted, Guest(4, 4 * GIB), deletionTimestamp="2026-01-01T00:00:00Z")
     assert aims(leaving, HAS, GIB, gate=True) == HAS
+
+
+def taken_over(plugged: int, parked: int | None, online: int | None = None) -> Observed:
+    """A machine of which its guest says this much, or nothing."""
+    vcpus = tuple(GuestVcpu(number=n, online=n < (online or 0)) for n in range(plugged))
+    return Observed(
+        status=Status.PAUSED if online is None else Status.RUNNING,
+        vcpus=tuple(Slot(socket=n, core=0, thread=0, plugged=n < plugged) for n in range(8)),
+        memory=MemoryView(boot=GIB),
+        agent_connected=online is not None,
+        guest=None if online is None else GuestView(vcpus=vcpus),
+        parked=parked,
+    )
+
+
+@pytest.mark.parametrize(
+    ("observed", "claimed", "used_vcpus"),
+    [
+        (taken_over(8, None), 7, 7),
+        (taken_over(8, None), 8, 8),
+        (taken_over(2, None), 4, 2),
+        (taken_over(8, None), None, 8),
+        (taken_over(8, 0), 7, 8),
+        (taken_over(8, 3), 8, 5),
+        (taken_over(8, None, online=6), 7, 6),
+    ],
+    ids=[
+        "cannot be asked",
+        "all claimed",
+        "claimed before it is plugged",
+        "nothing claimed",
+        "booted anew since",
+        "said it before",
+        "says it now",
+    ],
+)
+def test_what_a_guest_uses_that_was_taken_over(
+    observed: Observed, claimed: int | None, used_vcpus: int
+) -> None:
+    stands = None if claimed is None else GuestSize(vcpus=claimed)
+    seen = recalled(observed, stands)
+    assert used(seen, unplugs=False).vcpus == reached(seen).vcpus == used_vcpus
+    assert used(seen, unplugs=True).vcpus == observed.plugged

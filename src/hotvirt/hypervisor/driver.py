@@ -105,7 +105,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     agent_connected: bool
     agent_expected: bool = False  # its channel is open in the guest, but it does not answer yet
     guest: GuestView | None = None  # None: nobody answers in the guest
-    parked: int = 0  # plugged vCPUs that the guest did not use when it last said so, in this boot
+    # Plugged vCPUs that the guest does not use, as it last said in this boot. None: it has not said so to us.
+    parked: int | None = 0
     unread: bool = False  # something of the guest is from before its last change: look again soon
 
     @property

@@ -12,7 +12,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, ParamSpec
 
-from hotvirt.api.kubevirt import Obstacle, VirtualMachineInstance
+import msgspec
+
+from hotvirt.api.kubevirt import GuestSize, Obstacle, VirtualMachineInstance
 from hotvirt.api.quantity import Quantity
 from hotvirt.hypervisor.driver import DriverError, Observed, RunningMachine, Status
 from hotvirt.plan.change import CPU_RESOURCE, MEMORY_RESOURCE, Guest, wanted_guest
@@ -49,7 +51,15 @@ def _in_use(observed: Observed) -> int:
     guest = observed.guest
     if guest is not None and guest.vcpus:
         return guest.online
-    return max(1, observed.plugged - observed.parked)
+    return max(1, observed.plugged - (observed.parked or 0))
+
+
+def recalled(observed: Observed, claimed: GuestSize | None) -> Observed:
+    """A guest that has not said it since we took it over does not use what was not claimed for it."""
+    if observed.parked is not None:
+        return observed
+    parked = max(0, observed.plugged - claimed.vcpus) if claimed and claimed.vcpus else 0
+    return msgspec.structs.replace(observed, parked=parked)
 
 
 def aims(vmi: VirtualMachineInstance, claimed: Guest, boot: int, gate: bool) -> Guest:

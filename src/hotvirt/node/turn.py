@@ -47,15 +47,18 @@ class Turns:
         if vmi.status.hotvirt.requests:
             await self._carry_out_requests(vmi, guest, running)
             guest.looks.forget()
-        observed = await guest.looks.look(running, generation)
+        stood = vmi.status.hotvirt.claimed
+
+        async def look_anew() -> Observed:
+            return sizes.recalled(await guest.looks.look_anew(running, generation), stood)
+
+        observed = sizes.recalled(await guest.looks.look(running, generation), stood)
         claimed = _claimed(vmi, observed, guest.unplugs)
         aim = sizes.aims(vmi, claimed, observed.memory.boot, gate)
         claims = claimed.join(aim)
         if vmi.status.hotvirt.claimed != claims.status():
             vmi = await self._tell(vmi, self._status(vmi, pod, guest, observed, claims, gate))
-        observed, obstacles = await guest.sizer.step(
-            running, observed, aim, guest.unplugs, lambda: guest.looks.look_anew(running, generation)
-        )
+        observed, obstacles = await guest.sizer.step(running, observed, aim, guest.unplugs, look_anew)
         if guest.panicked:
             guest.panicked = False
             self._recorder.event(vmi, "Warning", "GuestPanicked", "The guest's kernel panicked.")

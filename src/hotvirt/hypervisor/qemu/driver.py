@@ -125,7 +125,7 @@ class QemuMachine:
         self._total_due: float | None = None  # when the guest's total of memory is to be read again
         self._last_guest: GuestView | None = None
         self._answered_at = 0.0
-        self._parked = 0
+        self._parked: int | None = None
         self._waiter = Waiter(monitor.closed)
         self._vcpus = Vcpus(self._do, self._agent, self._waiter)
         self._memory = HotMemory(self._do, self._agent, self._waiter)
