@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import os
 import subprocess
 from collections.abc import Iterator
@@ -18,13 +19,15 @@ from hotvirt.api.names import CERTIFICATES_SECRET, WEBHOOKS
 from hotvirt.kube.x509 import make_ca, name
 from tests.kubectl.kubectl import Kubectl
 from tests.targets import real
-from tests.targets.target import CHECKOUT
+from tests.targets.target import CHECKOUT, wait_until
 
 CHART = CHECKOUT / "deploy" / "chart" / "hotvirt"
 OLDEST = "1.34"
 HOOKS = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration")
+GONE_WITHIN = 400.0
 API_SERVICE = "v1.subresources.kubevirt.io"
 Object = dict[str, Any]
+pytestmark = pytest.mark.timeout(900)
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,21 @@ class Server:
 
     def names(self, kind: str) -> list[str]:
         return [each["metadata"]["name"] for each in self.kubectl.json("get", kind, "-A")["items"]]
+
+    def delete_crds(self, *which: str) -> None:
+        """A busy API server cannot look for objects of a kind whose storage it still sets up. It tries again
+        later and later, for minutes; or as soon as the kind is touched.
+        """
+        self.kubectl("delete", "crd", *which, "--wait=false")
+        looks = itertools.count()
+
+        def gone() -> bool:
+            left = self.names("crds")
+            for each in left:
+                self.kubectl.run("annotate", "crd", each, f"tests/look={next(looks)}", "--overwrite")
+            return not left
+
+        wait_until(gone, "the CRDs to go", GONE_WITHIN)
 
 
 @pytest.fixture(scope="module", params=["newest", OLDEST])
@@ -91,7 +109,7 @@ def test_it_is_installed_upgraded_and_taken_away(server: Server) -> None:
     for kind in ("clusterroles", "validatingadmissionpolicies", *HOOKS, "apiservices"):
         assert not [it for it in server.names(kind) if "hotvirt" in it or "subresources" in it]
     assert "virtualmachines.kubevirt.io" in server.names("crds")
-    server.kubectl("delete", "crd", "-l", "app.kubernetes.io/part-of=hotvirt")
+    server.delete_crds("-l", "app.kubernetes.io/part-of=hotvirt")
 
 
 @newest_only
@@ -106,7 +124,7 @@ def test_it_is_refused_over_the_kinds_of_another_kubevirt(server: Server) -> Non
     assert server.names("crds") == ["virtualmachines.kubevirt.io"]
     untouched = server.kubectl.json("get", "crd", "virtualmachines.kubevirt.io")
     assert untouched["metadata"]["labels"] == crd["metadata"]["labels"]
-    server.kubectl("delete", "crd", "virtualmachines.kubevirt.io")
+    server.delete_crds("virtualmachines.kubevirt.io")
     assert not [it for it in server.names("clusterroles") if "hotvirt" in it]
 
 
