@@ -43,6 +43,8 @@ TYPES: Final = (ADDED, MODIFIED, DELETED)
 # Revisions start here, and all below are history that nobody can ask for: as on a cluster, 1 is too old.
 FIRST_REVISION: Final = 100
 GROUP_LIMIT: Final = 256
+# So many writes that wait for nobody are made before others have their turn.
+TURN: Final = 8
 # Left out at each start: more than can be seen of a store before it is on the disk.
 REVISIONS_LEFT_OUT: Final = 1000
 
@@ -165,6 +167,7 @@ class Store:
         self._syncer: Syncer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.commits = 0
+        self._at_once = 0
         self._db = open_database(path, FIRST_REVISION)
         self._commits = Commits(self._db)
         try:
@@ -288,7 +291,9 @@ class Store:
         done: asyncio.Future[None] = self._loop.create_future()
         self._hand_over(_Write(Change(type_, old, entry, time.time()), done, durable))
         if done.done():
-            await asyncio.sleep(0)  # whoever writes a lot lets others have their turn
+            self._at_once += 1
+            if self._at_once % TURN == 0:
+                await asyncio.sleep(0)  # whoever writes a lot lets others have their turn
         # The write happens even if the client goes away meanwhile: the lock must be held until then.
         try:
             await asyncio.shield(done)
