@@ -1,7 +1,7 @@
 """One running `hotvirt up` for the tests of this folder, with its kubectl.
 
 `up` is shared by all tests of a run: make your own namespace (`namespace`), leave the node as it was.
-`own_up` is a fresh one for a test that stops or kills it, `guest` one of a module's own with a guest in it.
+`guest` is one of a module's own with a guest in it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from hotvirt.embedded.state import StateDir
 from tests.scenarios.shell import wait_for
 from tests.targets import real
 from tests.targets.target import CHECKOUT, pause_after_look
@@ -48,18 +47,6 @@ def up(tmp_path_factory: pytest.TempPathFactory, kubectl_program: str) -> Iterat
     try:
         yield it
     finally:
-        it.stop("--stop-vms")
-
-
-@pytest.fixture
-def own_up(tmp_path: Path, kubectl_program: str) -> Iterator[Up]:
-    it = Up(tmp_path / "state", kubectl_program)
-    it.start(*LARGE)
-    try:
-        yield it
-    finally:
-        if StateDir(it.state).running() is None:
-            it.start()
         it.stop("--stop-vms")
 
 
