@@ -29,7 +29,7 @@ DEEDS = {
         *each_of(["command requested"] * 2),
         *each_of(["command plugged", "command plugged online"]),
         *each_of(["command online"] * 2),
-        *each_of(["patch virtualmachineinstances/status"] * 3),
+        *each_of(["patch virtualmachineinstances/status"] * 2),
     },
 }
 LIMITED = {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi", "cpu": "8"}}

@@ -15,6 +15,7 @@ from hotvirt.plan.change import (
     HOT_RESOURCES_CHANGE,
     HOT_VCPU_CHANGE,
     Guest,
+    claimed_with,
     goes_well,
     pending,
     view,
@@ -55,6 +56,25 @@ def vmi_of(
 )
 def test_a_mix_of_more_and_less_is_more(granted: Guest, before: Guest, rises: bool) -> None:
     assert granted.exceeds(before) is rises
+
+
+@pytest.mark.parametrize(
+    ("claimed", "before", "granted", "then"),
+    [
+        (Guest(1, GIB), Guest(1, GIB), Guest(4, 3 * GIB), Guest(4, 3 * GIB)),
+        (Guest(1, GIB), Guest(1, GIB), Guest(4, GIB), Guest(4, GIB)),
+        (Guest(1, GIB), Guest(4, GIB), Guest(4, 3 * GIB), Guest(1, 3 * GIB)),
+        (Guest(4, 2 * GIB), Guest(4, 3 * GIB), Guest(5, 2 * GIB), Guest(5, 2 * GIB)),
+        (Guest(1, GIB), Guest(4, GIB), Guest(1, GIB), Guest(1, GIB)),
+        (Guest(2, GIB + 7), Guest(2, GIB), Guest(4, GIB), Guest(4, GIB + 7)),
+    ],
+    ids=["all", "vCPUs alone", "memory alone", "a mix", "less", "what stands there stays as it is"],
+)
+def test_what_is_granted_more_counts_as_claimed(
+    claimed: Guest, before: Guest, granted: Guest, then: Guest
+) -> None:
+    assert claimed_with(claimed.status(), before, granted) == then.status()
+    assert claimed_with(None, before, granted) is None, "nothing runs yet that the node agent has seen"
 
 
 def test_a_change_that_the_gate_stopped_is_not_over() -> None:

@@ -336,7 +336,8 @@ class HotvirtStatus(Struct, frozen=True):
     """What Hotvirt says beyond KubeVirt's fields.
 
     `granted` is what the Pod covers and will go on covering (VMI controller), `claimed` what the hypervisor
-    has or may have been told to have (node agent): claimed never exceeds granted.
+    has or may have been told to have (raised with the grant, lowered by the node agent). Claimed never
+    exceeds granted.
     """
 
     requests: tuple[HotvirtRequest, ...] = ()

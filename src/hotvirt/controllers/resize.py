@@ -1,7 +1,7 @@
 """Brings a running VMI's Pod to the size that its spec asks for, and says in its conditions how far that is.
 
-A growth: this asks the Pod for more (`pods/resize`), the node gives it, this grants it, the node agent claims
-it and brings hypervisor and guest there, this ends the change. Shrinking runs the same road backwards.
+A growth: this asks the Pod for more (`pods/resize`), the node gives it, this grants it, the node agent brings
+hypervisor and guest there, this ends the change. Shrinking runs the same road backwards.
 `plan.change` and `plan.podresize` decide what to do next; here are the writes, the events, and the memory of
 what was refused. Lost, that means one more try.
 """
@@ -213,7 +213,8 @@ class PodResizer:
         vmi, old = sight.vmi, sight.vmi.status
         new, begins = old, False
         if old.hotvirt.granted != granted.status():
-            new = _with_hotvirt(new, granted=granted.status())
+            claimed = change.claimed_with(old.hotvirt.claimed, sight.seen.granted, granted)
+            new = _with_hotvirt(new, granted=granted.status(), claimed=claimed)
         missing = [kind for kind in sight.pending if find(old.conditions, kind) is None]
         conditions = list(old.conditions)
         for kind in missing:

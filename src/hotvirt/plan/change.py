@@ -1,9 +1,10 @@
 """A change of a running guest's size, seen as a whole: pure.
 
 Four sizes, never mixed: what is wanted (the spec), what the guest has (the status figures), what the
-hypervisor has or may have been told to have (claimed, by the node agent), and what the Pod covers for good
-(granted, by the VMI controller). Claimed never exceeds granted, and granted never exceeds what the Pod has in
-force: so the guest always fits its Pod, whoever dies at whatever line. `docs/architecture.md` has the story.
+hypervisor has or may have been told to have (claimed: raised with the grant, lowered by the node agent), and
+what the Pod covers for good (granted, by the VMI controller). Claimed never exceeds granted, and granted
+never exceeds what the Pod has in force: so the guest always fits its Pod, whoever dies at whatever line.
+`docs/architecture.md` has the story.
 """
 
 from __future__ import annotations
@@ -195,6 +196,22 @@ def grant(seen: View, target: Size, asked: Size, actual: Size | None) -> Guest:
         return top.of(resource) if covered else seen.granted.of(resource)
 
     return Guest(granted(CPU_RESOURCE), granted(MEMORY_RESOURCE))
+
+
+def claimed_with(claimed: GuestSize | None, before: Guest, granted: Guest) -> GuestSize | None:
+    """What counts as claimed from the write on that grants more: the node agent may take that at once.
+
+    It alone takes that back, when it has seen the machine at less and does not mean to bring it there.
+    """
+    if claimed is None or not granted.exceeds(before):
+        return claimed
+    stands = _guest(claimed, granted)
+
+    def of(resource: str) -> int:
+        more = granted.of(resource) > before.of(resource)
+        return max(stands.of(resource), granted.of(resource)) if more else stands.of(resource)
+
+    return Guest(of(CPU_RESOURCE), of(MEMORY_RESOURCE)).status()
 
 
 def _covers(size: Size | None, needed: Size, resource: str) -> bool:
