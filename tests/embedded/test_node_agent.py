@@ -14,7 +14,7 @@ import pytest
 from hotvirt.api import codec, names
 from hotvirt.api.kubevirt import VirtualMachineInstance
 from hotvirt.api.resources import EVENTS, NAMESPACES, PODS, VMIS
-from hotvirt.hypervisor.instant import STATE_FILE, InstantDriver
+from hotvirt.hypervisor.instant import STATE_FILE, InstantDriver, InstantMachine
 from hotvirt.kube.events import Recorder
 from hotvirt.node.agent import NodeAgent
 from hotvirt.node.folders import run_folder
@@ -120,8 +120,9 @@ async def kubelet_says(machine: OneMachine, resources: Object, phase: str = "Run
     await machine.client.patch(PODS, "virt-launcher-vm", {"status": status}, "default", subresource="status")
 
 
-async def controller_grants(machine: OneMachine, vcpus: int) -> None:
-    granted = {"status": {"hotvirt": {"granted": {"vcpus": vcpus, "memory": "1Gi"}}}}
+async def controller_grants(machine: OneMachine, vcpus: int, *, claims: bool = False) -> None:
+    size = {"vcpus": vcpus, "memory": "1Gi"}
+    granted = {"status": {"hotvirt": {"granted": size} | ({"claimed": size} if claims else {})}}
     await machine.client.patch(VMIS, "vm", granted, "default", subresource="status")
 
 
@@ -180,6 +181,39 @@ async def test_vcpus_come_when_they_are_granted_and_not_before(machine: OneMachi
         await controller_grants(machine, 3)
         found = await until(machine, lambda each: sockets(each) == 3)
     assert found["status"]["hotvirt"]["vcpus"] == {"plugged": 3, "online": 3}
+
+
+@pytest.mark.parametrize("told_something", [False, True])
+async def test_a_granted_growth_is_begun_at_once_and_looked_at_behind_it(
+    machine: OneMachine, monkeypatch: pytest.MonkeyPatch, told_something: bool
+) -> None:
+    deeds: list[str] = []
+    for name in ("observe", "plug_vcpus", "use_vcpus"):
+
+        def noted(deed: Any, name: str = name) -> Any:
+            return lambda *given: deeds.append(name) or deed(*given)
+
+        monkeypatch.setattr(InstantMachine, name, noted(getattr(InstantMachine, name)))
+    await scheduled(machine)
+    async with agent(machine) as running:
+        found = await until(machine, lambda each: sockets(each) == 1)
+        await running._controller.settled()
+        if told_something:
+            running._guests["default", "vm"].looks.forget()
+        deeds.clear()
+        seen = asyncio.Event()
+        generation = found["metadata"]["generation"] + 1
+        running._vmis.add_handler(
+            lambda _, new: seen.set() if new and new.metadata.generation == generation else None
+        )
+        await machine.client.patch(VMIS, "vm", {"spec": {"domain": {"cpu": {"sockets": 3}}}}, "default")
+        async with asyncio.timeout(WITHIN):
+            await seen.wait()
+            await running._controller.settled()
+        assert deeds == (["observe"] if told_something else []), "it waits for the grant"
+        await controller_grants(machine, 3, claims=True)
+        await until(machine, lambda each: sockets(each) == 3)
+    assert deeds == (["observe"] if told_something else []) + ["plug_vcpus", "use_vcpus", "observe"]
 
 
 async def test_a_new_agent_finds_the_machine_as_it_is(machine: OneMachine) -> None:

@@ -55,6 +55,62 @@ async def test_a_guest_that_cannot_switch_any_off_is_believed(times: int) -> Non
     assert agent.asked == times + 1, "twice the first time, once after that"
 
 
+class Switches(Agent):
+    """A guest that does what it is told."""
+
+    def __init__(self, *online: bool) -> None:
+        super().__init__()
+        self.online = list(online)
+        self.told: list[dict[int, bool]] = []
+
+    async def vcpus(self) -> list[dict[str, Any]]:
+        self.asked += 1
+        return [
+            {"logical-id": number, "online": online, "can-offline": number > 0}
+            for number, online in enumerate(self.online)
+        ]
+
+    async def set_vcpus(self, wanted: dict[int, bool]) -> None:
+        self.told.append(wanted)
+        for number, online in wanted.items():
+            self.online[number] = online
+
+
+async def test_what_the_guest_said_before_is_enough_to_begin_with() -> None:
+    agent = Switches(True, False, False)
+    asked = vcpus(agent)
+    await asked.listed()
+    before = agent.asked
+    asked._listed = (0.0, asked._listed[1]) if asked._listed else None  # long ago
+    assert await asked.use(2, 1.0) == 2
+    assert agent.told == [{1: True}]
+    assert agent.asked == before + 1, "only to see what came of it"
+
+
+@pytest.mark.parametrize(
+    ("alone", "wanted", "told"),
+    [
+        ((True, True, False), 3, [{1: True, 2: True}]),
+        ((True, True, False), 2, [{1: True}]),
+        ((True, False, True), 2, [{1: True}, {2: False}]),
+        ((True, True, True), 1, [{2: False, 1: False}]),
+        ((True, False, False), 1, []),
+    ],
+    ids=["more", "there already", "another", "it does not have what it had", "as it was"],
+)
+async def test_a_guest_that_did_something_of_itself_ends_with_what_is_wanted(
+    alone: tuple[bool, ...], wanted: int, told: list[dict[int, bool]]
+) -> None:
+    agent = Switches(True, False, False)
+    asked = vcpus(agent)
+    said = await asked.listed()
+    agent.online = list(alone)
+    asked._listed = (0.0, said)  # long ago
+    assert await asked.use(wanted, 5.0) == wanted
+    assert sum(agent.online) == wanted
+    assert agent.told == told
+
+
 class Monitor:
     """QEMU's slots, and what it is told to take away; `keeps` is a vCPU that the guest does not let go."""
 

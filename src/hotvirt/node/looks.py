@@ -1,7 +1,8 @@
 """The last look at a machine: a change comes as several edits of its VMI, and one look answers for all.
 
-A look costs questions to the hypervisor and to the guest. It counts for a moment only, for one generation of
-the VMI, and never beyond anything that the machine itself tells.
+A look costs questions to the hypervisor and to the guest. To say what is true it counts for a moment only,
+and for one generation of the VMI. To begin a change it counts longer: behind that the machine is looked at
+again. It never counts beyond anything that the machine itself tells.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ class Looks:
         """The machine told something, or it is time to look for oneself."""
         self._last = None
         self._told += 1
+
+    @property
+    def last(self) -> Observed | None:
+        """Of any age; None when the machine has told something since."""
+        return self._last
 
     async def look(self, running: RunningMachine, generation: int) -> Observed:
         """What is true now, from a moment ago if nothing speaks against it."""

@@ -93,25 +93,18 @@ class Sizer:
         look: Callable[[], Awaitable[Observed]],
     ) -> tuple[Observed, tuple[Obstacle, ...]]:
         """Bring the machine nearer to its aim; what is true then, and what stands in the way."""
+        steps = []
+        if self._vcpus_wait(observed, aim, unplugs):
+            steps.append(self._guarded(CPU_RESOURCE, self._vcpus, running, observed, aim.vcpus, unplugs))
+        if self._memory_waits(observed, aim):
+            more = max(0, aim.memory - observed.memory.boot)
+            steps.append(self._guarded(MEMORY_RESOURCE, running.set_memory, more, MOMENT))
         problems: dict[str, Obstacle] = {}
-        if observed.status is Status.RUNNING:
-            steps = []
-            if self._vcpus_differ(observed, aim, unplugs):
-                steps.append(self._guarded(CPU_RESOURCE, self._vcpus, running, observed, aim.vcpus, unplugs))
-            if observed.memory.requested != aim.memory - observed.memory.boot or self._memory_differs(
-                observed, aim
-            ):
-                steps.append(
-                    self._guarded(
-                        MEMORY_RESOURCE,
-                        running.set_memory,
-                        max(0, aim.memory - observed.memory.boot),
-                        MOMENT,
-                    )
-                )
-            if steps:
-                problems = {each.resource: each for each in await asyncio.gather(*steps) if each}
-                observed = await look()
+        if steps:
+            # One alone begins at once, not when the loop comes round.
+            done = await asyncio.gather(*steps) if len(steps) > 1 else [await steps[0]]
+            problems = {each.resource: each for each in done if each}
+            observed = await look()
         return observed, tuple(self._obstacles(observed, aim, unplugs, problems))
 
     @staticmethod
@@ -133,8 +126,13 @@ class Sizer:
             return Obstacle(resource=resource, reason="HypervisorRefused", message=f"{error}.")
         return None
 
+    def has_to_act(self, observed: Observed, aim: Guest, unplugs: bool) -> bool:
+        return self._vcpus_wait(observed, aim, unplugs) or self._memory_waits(observed, aim)
+
     @staticmethod
-    def _vcpus_differ(observed: Observed, aim: Guest, unplugs: bool) -> bool:
+    def _vcpus_wait(observed: Observed, aim: Guest, unplugs: bool) -> bool:
+        if observed.status is not Status.RUNNING:
+            return False
         if observed.plugged < aim.vcpus or (unplugs and observed.plugged > aim.vcpus):
             return True
         return (
@@ -142,8 +140,13 @@ class Sizer:
         )
 
     @staticmethod
-    def _memory_differs(observed: Observed, aim: Guest) -> bool:
-        return reached(observed).memory != aim.memory and observed.memory.region > 0
+    def _memory_waits(observed: Observed, aim: Guest) -> bool:
+        memory = observed.memory
+        if observed.status is not Status.RUNNING:
+            return False
+        return memory.requested != aim.memory - memory.boot or (
+            reached(observed).memory != aim.memory and memory.region > 0
+        )
 
     def _obstacles(
         self, observed: Observed, aim: Guest, unplugs: bool, problems: dict[str, Obstacle]

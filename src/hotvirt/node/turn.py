@@ -1,11 +1,12 @@
 """One turn at one machine: look, claim, act, tell.
 
-What is claimed stands in the API before it is taken; what was reached is told in one write afterwards
-(`plan.change` has the rule). A turn that finds nothing to do writes nothing.
+What is claimed stands in the API before it is taken, with the grant in most cases; what was reached is told
+in one write afterwards (`plan.change` has the rule). A turn that finds nothing to do writes nothing.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -52,21 +53,24 @@ class Turns:
         async def look_anew() -> Observed:
             return sizes.recalled(await guest.looks.look_anew(running, generation), stood)
 
-        observed = sizes.recalled(await guest.looks.look(running, generation), stood)
-        claimed = _claimed(vmi, observed, guest.unplugs)
-        aim = sizes.aims(vmi, claimed, observed.memory.boot, gate)
-        claims = claimed.join(aim)
+        last = guest.looks.last
+        plan = _plan(vmi, last, guest.unplugs, gate) if last is not None else None
+        if plan is None or not guest.sizer.has_to_act(plan.observed, plan.aim, guest.unplugs):
+            # An old look is enough to begin something, and to wait; not to say that all is well.
+            if plan is not None and plan.waits and guest.looks.may_hold(generation):
+                return looks.HOLD
+            plan = _plan(vmi, await guest.looks.look(running, generation), guest.unplugs, gate)
+        aim, claims = plan.aim, plan.claimed.join(plan.aim)
         if vmi.status.hotvirt.claimed != claims.status():
-            vmi = await self._tell(vmi, self._status(vmi, pod, guest, observed, claims, gate))
-        observed, obstacles = await guest.sizer.step(running, observed, aim, guest.unplugs, look_anew)
+            vmi = await self._tell(vmi, self._status(vmi, pod, guest, plan.observed, claims, gate))
+        observed, obstacles = await guest.sizer.step(running, plan.observed, aim, guest.unplugs, look_anew)
         if guest.panicked:
             guest.panicked = False
             self._recorder.event(vmi, "Warning", "GuestPanicked", "The guest's kernel panicked.")
         # Never below what the machine still has: that is given back only when it was seen to be gone.
         claimed = aim.join(sizes.used(observed, guest.unplugs))
         status = self._status(vmi, pod, guest, observed, claimed, gate, obstacles)
-        waits = gate and change.wanted_guest(vmi.spec).exceeds(aim) and change.goes_well(vmi)
-        if waits and _only_observes(vmi.status, status) and guest.looks.may_hold(generation):
+        if plan.waits and _only_observes(vmi.status, status) and guest.looks.may_hold(generation):
             return looks.HOLD
         await self._tell(vmi, status)
         if obstacles:
@@ -134,6 +138,25 @@ class Turns:
         if vmi.status.phase != status.phase:
             self._recorder.event(vmi, "Normal", "Started", "VirtualMachineInstance started.")
         return written
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What to do about one look at the machine."""
+
+    observed: Observed
+    claimed: change.Guest
+    aim: change.Guest
+    waits: bool
+    """For more to be granted, and nothing stands in its way."""
+
+
+def _plan(vmi: VirtualMachineInstance, look: Observed, unplugs: bool, gate: bool) -> _Plan:
+    observed = sizes.recalled(look, vmi.status.hotvirt.claimed)
+    claimed = _claimed(vmi, observed, unplugs)
+    aim = sizes.aims(vmi, claimed, observed.memory.boot, gate)
+    waits = gate and change.wanted_guest(vmi.spec).exceeds(aim) and change.goes_well(vmi)
+    return _Plan(observed, claimed, aim, waits)
 
 
 def _claimed(vmi: VirtualMachineInstance, observed: Observed, unplugs: bool) -> change.Guest:

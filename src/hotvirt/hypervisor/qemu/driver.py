@@ -121,6 +121,7 @@ class QemuMachine:
         self._agent_open = False
         self._happened = 0
         self._said: _Said | None = None
+        self._asking: asyncio.Task[_Said] | None = None
         self._facts: dict[str, Any] | None = None  # what stays the same until the guest boots again
         self._total_due: float | None = None  # when the guest's total of memory is to be read again
         self._last_guest: GuestView | None = None
@@ -297,7 +298,12 @@ class QemuMachine:
 
     async def use_vcpus(self, count: int, timeout: float) -> int | None:
         with _understood():
-            return await self._vcpus.use(count, timeout) if self._agent_open else None
+            if not self._agent_open:
+                return None
+            # While the guest is at it, QEMU has time for what is asked of it next.
+            self._asking = asyncio.create_task(self._ask_qemu())
+            self._asking.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
+            return await self._vcpus.use(count, timeout)
 
     async def unplug_vcpus(self, count: int, timeout: float) -> None:
         with _understood():

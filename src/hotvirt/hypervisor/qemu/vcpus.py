@@ -100,7 +100,10 @@ class Vcpus:
 
     async def _use_what_is_there(self, count: int, before: int | None) -> int | None:
         try:
-            listed = await self.listed()
+            # An older list is enough to begin with: what comes of it is looked at behind it.
+            listed = self._listed[1] if self._listed is not None else None
+            if listed is None or _online(listed) == count:
+                listed = await self.listed()
             online = [vcpu for vcpu in listed if vcpu.get("online")]
             if len(online) < count:
                 change = [vcpu for vcpu in listed if not vcpu.get("online")][: count - len(online)]
@@ -113,7 +116,7 @@ class Vcpus:
                 return len(online)
             self.forget_guest()
             await self._agent.set_vcpus({int(vcpu["logical-id"]): len(online) < count for vcpu in change})
-            return sum(bool(vcpu.get("online")) for vcpu in await self._list())
+            return _online(await self._list())
         except (NoAgent, AgentError, KeyError):
             return before
 
@@ -129,6 +132,10 @@ class Vcpus:
             await self._do("device_del", {"id": command.vcpu_id(slot.socket, slot.core, slot.thread)})
         if spare:
             await self._waiter.until(settled, timeout)
+
+
+def _online(listed: list[dict[str, Any]]) -> int:
+    return sum(bool(vcpu.get("online")) for vcpu in listed)
 
 
 def _always_on(listed: list[dict[str, Any]]) -> set[int]:
