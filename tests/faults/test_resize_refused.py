@@ -22,9 +22,10 @@ OURS = (names.CONTROLLER_USER, names.NODE_USER)
 QUIET = 4.0
 """Seconds; what is asked again in a loop is asked within these."""
 SETTLED_WITHIN = 60.0
-MOST_LEFT_TO_WRITE = 8
-"""What one refusal leads to after it was told: events, the VM's own status, one more try (`SECOND_TRY`). A
-loop that asks less and less often writes more than that before it is silent for so long."""
+MOST_LEFT_TO_WRITE = 12
+"""What one refusal leads to after it was told: events, those of the boots before it too, the VM's own status,
+one more try (`SECOND_TRY`). A loop that asks less and less often writes more than that before it is silent
+for so long."""
 
 
 @asynccontextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from hotvirt.embedded.apiserver.hub import Hub, Watch, with_revision
 from hotvirt.embedded.apiserver.store import ADDED, DELETED, MODIFIED, Change, Entry
 
@@ -118,3 +120,50 @@ async def test_who_has_something_to_send_is_behind() -> None:
     assert one.behind
     await heard(one)
     assert not one.behind
+
+
+async def test_a_part_hears_at_once_and_in_order_what_happens() -> None:
+    hub, told = Hub(), list[str]()
+    part, outside = watch(match=False), watch(match=False)
+    hub.add(part)
+    hub.add(outside)
+    hub.publish(Change(ADDED, None, entry("a", 1), 0))
+    part.hear(lambda event: told.append(event.decode()))
+    hub.publish(Change(ADDED, None, entry("b", 2), 0))
+    assert told == [], "something waits before it"
+    assert await heard(part) == "ADDED a @1;ADDED b @2;"
+    outside_had = list[bool]()
+    part.hear(lambda event: (told.append(event.decode()), outside_had.append(outside.behind)))
+    await heard(outside)
+    hub.publish(Change(ADDED, None, entry("c", 3), 0))
+    assert told == ["ADDED c @3;"]
+    assert outside_had == [True], "who is outside has the longer way, and is woken first"
+    assert not part.behind
+    assert part.revision == 3
+
+
+async def test_a_part_that_fails_at_a_change_comes_again() -> None:
+    hub, part, other = Hub(), watch(match=False), watch(match=False)
+    part.hear(lambda event: 1 / 0)
+    hub.add(part)
+    hub.add(other)
+    hub.publish(Change(ADDED, None, entry("a", 1), 0))
+    assert part.closed
+    assert await heard(other) == "ADDED a @1;"
+
+
+async def test_who_has_patience_hears_of_many_changes_together() -> None:
+    one = Watch("things", "", None, "form", render, patience=0.01)
+    first = asyncio.ensure_future(one.take(10))
+    await asyncio.sleep(0)
+    for number in range(1, 4):
+        one.offer(Change(ADDED, None, entry(f"n{number}", number), 0))
+        await asyncio.sleep(0)
+        assert not first.done()
+    assert (await first).count(b";") == 3
+    one.offer(Change(ADDED, None, entry("n4", 4), 0))
+    assert (await one.take(10)).count(b";") == 1, "who comes for it does not wait"
+    again = asyncio.ensure_future(one.take(10))
+    await asyncio.sleep(0)
+    one.offer(Change(ADDED, None, entry("n5", 5), 0))
+    assert (await again).count(b";") == 1

@@ -18,6 +18,7 @@ from hotvirt.embedded.pki import Pki
 from hotvirt.kube.client import Client
 from hotvirt.kube.config import ClientConfig
 from hotvirt.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Gone, NotFound
+from hotvirt.kube.informer import Informer
 from tests.inprocess import quick_folder
 
 
@@ -26,11 +27,11 @@ class World:
         self.server, self.pki, self.inside = server, pki, Inside()
         self.audit = audit
 
-    def client(self, user: str, *groups: str, token: str = "") -> Client:
+    def client(self, user: str, *groups: str, token: str = "", patience: float = 0.0) -> Client:
         config = ClientConfig(
             unix_socket=self.server._socket, token=token or self.pki.token_for(user, groups)
         )
-        return Client(config, transport=InsideTransport(self.inside, config, "test"))
+        return Client(config, transport=InsideTransport(self.inside, config, "test", patience))
 
 
 @pytest.fixture
@@ -93,6 +94,41 @@ async def test_a_watch_by_socket_and_inside(world: World, there: bool) -> None:
         world.server.store.compact(everything=True)
         with pytest.raises(Gone):
             await anext(client.watch(CONFIGMAPS, "ns", resource_version="1"))
+
+
+@pytest.mark.parametrize("patience", [0.0, 0.01])
+async def test_a_copy_inside_is_current_when_the_write_is_answered(world: World, patience: float) -> None:
+    world.inside.server = world.server
+    async with (
+        world.client("one", names.MASTERS_GROUP) as client,
+        world.client("two", names.MASTERS_GROUP, patience=patience) as other,
+    ):
+        await client.create(CONFIGMAPS, {"metadata": {"name": "a"}, "data": {"n": "0"}}, "default")
+        copy = Informer(other, CONFIGMAPS, ConfigMap, namespace="default")
+        told = asyncio.Queue[tuple[str, bool]]()
+        answered = False
+
+        def changed(old: ConfigMap | None, new: ConfigMap | None) -> None:
+            assert new is not None
+            told.put_nowait((new.data["n"], answered))
+
+        copy.add_handler(changed)
+        follows = asyncio.create_task(copy.run())
+        async with asyncio.timeout(10):
+            assert await told.get() == ("0", False)
+            await client.patch(CONFIGMAPS, "a", {"data": {"n": "its watch is there"}}, "default")
+            await told.get()
+            for number in ("1", "2"):
+                answered = False
+                await client.patch(CONFIGMAPS, "a", {"data": {"n": number}}, "default")
+                answered = True
+                assert await told.get() == (number, patience > 0)
+            await client.delete(CONFIGMAPS, "a", "default")
+            gone = copy.get("default", "a") is None
+            assert gone == (patience == 0)
+        follows.cancel()
+        await asyncio.wait([follows])
+        assert not world.server.api.hub.count()
 
 
 async def test_a_watch_inside_ends_with_the_server(world: World) -> None:

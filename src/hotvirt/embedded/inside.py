@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -57,9 +57,11 @@ def _is_plain(path: str) -> bool:
 
 
 class InsideTransport(Transport):
-    def __init__(self, inside: Inside, config: ClientConfig, user_agent: str) -> None:
+    def __init__(self, inside: Inside, config: ClientConfig, user_agent: str, patience: float = 0.0) -> None:
+        """`patience`: seconds for which what a watch has to tell may wait for more of it."""
         super().__init__(config, user_agent)
         self._inside = inside
+        self._patience = patience
 
     async def _exchange(
         self,
@@ -83,6 +85,8 @@ class InsideTransport(Transport):
             async with asyncio.timeout(timeout):
                 answer = await server.answer(request)
             code = str(answer.status)
+            if method != "GET":
+                await asyncio.sleep(0)  # whoever acts on what was written goes before whoever wrote it
         except TimeoutError as error:
             raise Unreachable(f"No answer from the API in time ({method} {path}).") from error
         finally:
@@ -98,6 +102,7 @@ class InsideTransport(Transport):
         *,
         params: Mapping[str, str] | None = None,
         inactivity: float | None = None,
+        at_once: Callable[[bytes], None] | None = None,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         server = self._inside.server
         if server is None or not _is_plain(path) or "watch" not in (params or {}):
@@ -106,13 +111,14 @@ class InsideTransport(Transport):
             return
         await self._wait_for_limit(method)
         request = InsideRequest(method, path, params or {}, self._headers(None), b"")
-        stream = request[STREAM] = InsideStream()
+        stream = request[STREAM] = InsideStream(self._patience)
         started, code = time.monotonic(), "<error>"
         try:
             answer = await server.answer(request)
             code = str(answer.status)
             histogram(REQUEST_DURATION, method, HOST).observe(time.monotonic() - started)
             self._read(answer)
+            stream.hear(None if self._patience else at_once)
             async with aclosing(stream.chunks):
                 yield stream.chunks
         finally:

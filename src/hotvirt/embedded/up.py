@@ -137,9 +137,10 @@ async def start(options: Options, stack: AsyncExitStack) -> tuple[Started, Super
 
     inside = Inside()
 
-    def client_for(user: str, component: str, groups: tuple[str, ...] = ()) -> Client:
+    def client_for(user: str, component: str, groups: tuple[str, ...] = (), patience: float = 0.0) -> Client:
         config = ClientConfig(unix_socket=state.socket, token=pki.token_for(user, groups))
-        client = Client(config, transport=InsideTransport(inside, config, f"{component}/{__version__}"))
+        transport = InsideTransport(inside, config, f"{component}/{__version__}", patience)
+        client = Client(config, transport=transport)
         stack.push_async_callback(client.close)
         return client
 

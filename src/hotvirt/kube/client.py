@@ -357,6 +357,7 @@ class Client:
         field_selector: str = "",
         timeout_seconds: int | None = None,
         inactivity: float = INACTIVITY,
+        at_once: Callable[[WatchEvent[T]], None] | None = None,
     ) -> AsyncGenerator[WatchEvent[T], None]: ...
     async def watch(
         self,
@@ -369,8 +370,19 @@ class Client:
         field_selector: str = "",
         timeout_seconds: int | None = None,
         inactivity: float = INACTIVITY,
+        at_once: Callable[[WatchEvent[Any]], None] | None = None,
     ) -> AsyncGenerator[WatchEvent[Any], None]:
-        """Changes after `resource_version`, until the server ends it. Raises Gone when that is too old."""
+        """Changes after `resource_version`, until the server ends it. Raises Gone when that is too old.
+
+        A server in this process may hand a change to `at_once` when it happens, instead of yielding it.
+        """
+
+        def event_of(line: bytes) -> WatchEvent[Any]:
+            event = decode_line(line)
+            if event.type == "ERROR":
+                raise error_for(500, msgspec.json.decode(event.object))
+            return WatchEvent(event.type, item_as(event.object, cls, resource))
+
         if timeout_seconds is None:
             shortest, longest = WATCH_SECONDS
             timeout_seconds = int(shortest + (longest - shortest) * self._rng())
@@ -381,12 +393,11 @@ class Client:
             "timeoutSeconds": str(timeout_seconds),
         }
         path = resource.path(namespace)
-        async with aclosing(self.lines("GET", path, params=params, inactivity=inactivity)) as lines:
+        hear = None if at_once is None else lambda line: at_once(event_of(line))
+        lines = self.lines("GET", path, params=params, inactivity=inactivity, at_once=hear)
+        async with aclosing(lines):
             async for line in lines:
-                event = decode_line(line)
-                if event.type == "ERROR":
-                    raise error_for(500, msgspec.json.decode(event.object))
-                yield WatchEvent(event.type, item_as(event.object, cls, resource))
+                yield event_of(line)
 
     async def lines(
         self,
@@ -395,11 +406,14 @@ class Client:
         *,
         params: Mapping[str, str] | None = None,
         inactivity: float | None = None,
+        at_once: Callable[[bytes], None] | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """The answer line by line, as it comes (watches, logs with follow)."""
         rest = b""
         try:
-            async with self.transport.chunks(method, path, params=params, inactivity=inactivity) as chunks:
+            async with self.transport.chunks(
+                method, path, params=params, inactivity=inactivity, at_once=at_once
+            ) as chunks:
                 async for chunk in chunks:
                     whole, newline, tail = chunk.rpartition(b"\n")
                     if not newline:

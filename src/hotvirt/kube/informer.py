@@ -22,7 +22,7 @@ from hotvirt.api import codec
 from hotvirt.api.resources import Resource
 
 from .backoff import Backoff
-from .client import INACTIVITY, Client
+from .client import INACTIVITY, Client, WatchEvent
 from .errors import ApiError, Gone, NotFound
 
 T = TypeVar("T")
@@ -258,17 +258,21 @@ class Informer(Generic[T]):
             label_selector=self._label_selector,
             field_selector=self._field_selector,
             inactivity=self._inactivity,
+            at_once=self._take,
         )
         async with aclosing(events):
             async for event in events:
-                key, entry = self._parse(event.object)
-                self._backoff.reset()
-                if event.type != "BOOKMARK" and not self._is_stale(key, entry):
-                    if event.type == "DELETED":
-                        self._remove(key, entry)
-                    else:
-                        self._put(key, entry)
-                self._version = entry.resource_version or self._version
+                self._take(event)
+
+    def _take(self, event: WatchEvent[msgspec.Raw]) -> None:
+        key, entry = self._parse(event.object)
+        self._backoff.reset()
+        if event.type != "BOOKMARK" and not self._is_stale(key, entry):
+            if event.type == "DELETED":
+                self._remove(key, entry)
+            else:
+                self._put(key, entry)
+        self._version = entry.resource_version or self._version
 
     def _parse(self, raw: msgspec.Raw) -> tuple[Key, _Entry[T]]:
         own = bytes(raw)  # a copy: the buffer it lies in is a whole page

@@ -172,8 +172,9 @@ class Transport:
         *,
         params: Mapping[str, str] | None = None,
         inactivity: float | None = None,
+        at_once: Callable[[bytes], None] | None = None,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """An answer without an end: what there is of it, as it comes."""
+        """An answer without an end: what there is of it, as it comes. Nothing of HTTP's comes `at_once`."""
         async with self.stream(method, path, params=params, inactivity=inactivity) as answer:
             yield answer.content.iter_any()
 

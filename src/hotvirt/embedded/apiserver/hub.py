@@ -28,7 +28,9 @@ class Watch:
         form: object,
         render: Render,
         backlog: int = BACKLOG,
+        patience: float = 0.0,
     ) -> None:
+        """`patience`: seconds for which a change may wait for more of them."""
         self.resource = resource
         self.namespace = namespace
         self.closed = False
@@ -38,8 +40,17 @@ class Watch:
         self._form = form
         self._render = render
         self._backlog = backlog
+        self._patience = patience
         self._waiting: deque[bytes] = deque()
         self._wake: asyncio.Future[None] | None = None
+        self._listener: Callable[[bytes], None] | None = None
+
+    def hears(self) -> bool:
+        return self._listener is not None
+
+    def hear(self, listener: Callable[[bytes], None] | None) -> None:
+        """Who is called with each change when it happens, as soon as nothing waits before it."""
+        self._listener = listener
 
     def offer(self, change: Change) -> None:
         """Take the change if it concerns this watch; an object that leaves the selection is deleted to it."""
@@ -72,9 +83,15 @@ class Watch:
             # Its client does not read: the writing would wait for ever, so the connection is cut.
             self.abort()
             return
-        self._waiting.append(event)
         self.revision = revision
-        self._notify()
+        if self._listener is not None and not self._waiting:
+            self._listener(event)
+            return
+        self._waiting.append(event)
+        if not self._patience:
+            self._notify()
+        elif len(self._waiting) == 1:
+            asyncio.get_running_loop().call_later(self._patience, self._notify)
 
     @property
     def behind(self) -> bool:
@@ -121,11 +138,13 @@ class Hub:
 
     def __init__(self) -> None:
         self._watches: dict[str, dict[Watch, None]] = {}
-        """In the order in which they came: Hotvirt's own parts, which are waited for, are the first."""
+        """In the order in which they came."""
         self.closing = False
 
     def publish(self, change: Change) -> None:
-        for watch in self._watches.get(change.new.key[0], ()):
+        """Who is outside is woken first, and has it on its way before our own parts begin to act on it."""
+        watches = self._watches.get(change.new.key[0], ())
+        for watch in sorted(watches, key=Watch.hears):
             if watch.closed:
                 continue
             try:

@@ -39,6 +39,13 @@ class InsideStream(web.StreamResponse):
 
     chunks: AsyncGenerator[bytes, None]
     end: Callable[[], None] = staticmethod(lambda: None)
+    hear: Callable[[Callable[[bytes], None] | None], None] = staticmethod(lambda listener: None)
+    """Tell whom to call with each change when it happens; `chunks` has the rest."""
+
+    def __init__(self, patience: float = 0.0) -> None:
+        """`patience`: seconds for which a change may wait for more of them."""
+        super().__init__()
+        self.patience = patience
 
     @property
     def prepared(self) -> bool:
@@ -191,14 +198,15 @@ class Reader:
         bookmarks = call.flag("allowWatchBookmarks")
         initial = call.query.get("sendInitialEvents")
         render = self._renderer(call.kind, form, include(call))
+        inside: InsideStream | None = call.request.get(STREAM)
         watch = Watch(
             call.kind.store_key,
             call.namespace,
             selection.matches if selection else None,
             (call.kind.api_version, form, include(call)) if form.name != "table" else object(),
             render,
+            patience=inside.patience if inside is not None else 0.0,
         )
-        inside: InsideStream | None = call.request.get(STREAM)
         response = web.StreamResponse() if inside is None else inside
         response.headers["Cache-Control"] = "no-cache, private"
         response.content_type = "application/json"
@@ -212,7 +220,7 @@ class Reader:
         deadline = asyncio.get_running_loop().time() + (timeout or random.uniform(1800, 3600))
         chunks = self._chunks(call.kind, watch, deadline, bookmarks, form)
         if inside is not None:
-            inside.chunks, inside.end = chunks, lambda: self._hub.remove(watch)
+            inside.chunks, inside.hear, inside.end = chunks, watch.hear, lambda: self._hub.remove(watch)
             return inside
         try:
             await response.prepare(call.request)
