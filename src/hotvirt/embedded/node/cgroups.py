@@ -165,35 +165,36 @@ class Cgroups:
             ((f"pod{uid}",), pod),
             *(((f"pod{uid}", name), size) for name, size in containers.items()),
         ]
-        for path, limits in outside_in:
-            self._set(path, limits, grow=True)
-        for path, limits in reversed(outside_in):
-            self._set(path, limits, grow=False)
+        files = [file for path, limits in outside_in for file in self._files(path, limits)]
+        differ = [(file, value, more) for file, value in files if (more := _difference(file, value))]
+        for file, value, _ in [each for each in differ if each[2] > 0]:
+            self._write(file, value)
+        for file, value, _ in [each for each in reversed(differ) if each[2] < 0]:
+            self._write(file, value)
 
-    def _set(self, path: tuple[str, ...], limits: Limits, *, grow: bool) -> None:
+    def _files(self, path: tuple[str, ...], limits: Limits) -> list[tuple[Path, str]]:
+        """The files of one group, and what is to be in them."""
+        quota, memory = limits.quota_us, limits.memory_limit
         if self.version == 2:
             folder = next(self._folders(*path))
-            quota = "max" if limits.quota_us is None else str(limits.quota_us)
-            self._write(folder / "cpu.weight", str(limits.weight), grow)
-            self._write(folder / "cpu.max", f"{quota} {CPU_PERIOD_US}", grow)
-            memory = "max" if limits.memory_limit is None else str(limits.memory_limit)
-            self._write(folder / "memory.max", memory, grow)
-            return
+            return [
+                (folder / "cpu.weight", str(limits.weight)),
+                (folder / "cpu.max", f"{'max' if quota is None else quota} {CPU_PERIOD_US}"),
+                (folder / "memory.max", "max" if memory is None else str(memory)),
+            ]
         cpu = self._roots["cpu"].joinpath(self.name, *path)
-        self._write(cpu / "cpu.shares", str(limits.shares), grow)
-        self._write(cpu / "cpu.cfs_quota_us", str(-1 if limits.quota_us is None else limits.quota_us), grow)
-        memory_folder = self._roots["memory"].joinpath(self.name, *path)
-        memory = "-1" if limits.memory_limit is None else str(limits.memory_limit)
-        self._write(memory_folder / "memory.limit_in_bytes", memory, grow)
+        return [
+            (cpu / "cpu.shares", str(limits.shares)),
+            (cpu / "cpu.cfs_quota_us", str(-1 if quota is None else quota)),
+            (
+                self._roots["memory"].joinpath(self.name, *path) / "memory.limit_in_bytes",
+                str(-1 if memory is None else memory),
+            ),
+        ]
 
-    def _write(self, file: Path, value: str, grow: bool) -> None:
-        old, new = _amount(file.read_text()), _amount(value)
-        if file.name.startswith("memory"):  # kept in whole pages
-            old, new = old // 4096, new // 4096
-        if old == new or (new > old) != grow:
-            return
+    def _write(self, file: Path, value: str) -> None:
         try:
-            file.write_text(value)
+            file.write_bytes(value.encode())
         except OSError as error:
             raise CgroupError(error.errno, f"{file}: {error.strerror}") from error
         for entry in self.log:
@@ -289,6 +290,14 @@ def _rmdir(folder: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def _difference(file: Path, value: str) -> int:
+    """By how much more it is than what is in the file."""
+    old, new = _amount(file.read_bytes().decode()), _amount(value)
+    if file.name.startswith("memory"):  # kept in whole pages
+        return new // 4096 - old // 4096
+    return new - old
 
 
 def _amount(text: str) -> int:

@@ -23,6 +23,13 @@ class Resizer:
         self._event = event
         self._refusal: resize.Refusal | None = None
         self._refused_generation = 0
+        self._unsaved = False
+
+    def save(self) -> None:
+        """What was done, if it was not noted yet."""
+        if self._unsaved:
+            self._unsaved = False
+            self._sizes.save()
 
     @property
     def deferred(self) -> bool:
@@ -85,7 +92,7 @@ class Resizer:
             self._known.resize_in_progress = resize.in_progress(sizes.generation, error)
             return False
         sizes.actual = dict(sizes.allocated)
-        sizes.save()
+        self._unsaved = True
         self._known.resize_in_progress = None
         text = resize.event_message("completed", pod, sizes.actual, sizes.generation)
         self._event("Normal", "ResizeCompleted", text)

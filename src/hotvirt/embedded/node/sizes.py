@@ -6,10 +6,11 @@ container, plus its overhead. While a resize is under way the larger of asked, a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from hotvirt.api import codec
 from hotvirt.api.pods import Container, Pod, PodSpec, ResourceRequirements
@@ -154,7 +155,7 @@ class SizeFile:
 
     def _load(self) -> None:
         try:
-            saved: dict[str, Any] = json.loads(self._path.read_text())
+            saved: dict[str, Any] = msgspec.json.decode(self._path.read_bytes())
         except (FileNotFoundError, ValueError):
             return
         for name in ("allocated", "actual"):
@@ -169,5 +170,5 @@ class SizeFile:
             "generation": self.generation,
         }
         temporary = self._path.with_suffix(".new")
-        temporary.write_text(json.dumps(content))
+        temporary.write_bytes(msgspec.json.encode(content))
         temporary.replace(self._path)

@@ -246,3 +246,15 @@ def seconds(time: str) -> str:
 
 def _without_empty(**fields: Any) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value}
+
+
+def all_but_status(raw: dict[str, Any]) -> dict[str, Any]:
+    metadata = {k: v for k, v in raw.get("metadata", {}).items() if k != "resourceVersion"}
+    return {**raw, "metadata": {**metadata, "managedFields": None}, "status": None}
+
+
+def difference_of(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """A merge patch of the top-level fields; null removes one. Whether a null is kept is up to the API."""
+    before, after = codec.without_nulls(old), codec.without_nulls(new)
+    changed = {key: value for key, value in new.items() if before.get(key) != after.get(key)}
+    return changed | {key: None for key in old if key not in new}

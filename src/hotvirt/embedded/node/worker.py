@@ -31,7 +31,7 @@ from .logs import last_words
 from .resizer import Resizer
 from .runtime import ContainerRun, PodRuntime, Runtime, RuntimeFailure
 from .sizes import Amounts, Ledger, SizeFile, asked_sizes, most_requests, pod_requests
-from .status import Knowledge, Waiting, pod_status
+from .status import Knowledge, Waiting, all_but_status, difference_of, pod_status
 from .termination import Termination
 from .volumes import VolumeError, Volumes
 
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 RETRY_FIRST, RETRY_MOST = 0.5, 10.0
 # The kubelet shows ErrImagePull when it tries and ImagePullBackOff while it waits.
 PULL_SHOWN = 2.0
+# What was done is noted on the disk behind the report of it: whoever forgets it does it once more.
+NOTED_WITHIN = 0.05
 
 
 @dataclass
@@ -87,6 +89,8 @@ class PodWorker:
         self._pull_since = 0.0
         self._end_listeners: list[Callable[[], None]] = []
         self._finished = False
+        self._reporting = False
+        """Our own status is on its way: when the watch shows it, that is no news."""
 
     # What others ask
 
@@ -99,10 +103,16 @@ class PodWorker:
         return bool(self._runtime and self._runtime.started)
 
     def update(self, pod: Pod, raw: dict[str, Any]) -> None:
-        if int(pod.metadata.resource_version) <= int(self.pod.metadata.resource_version):
-            return  # our own write has told us as much already
-        self.pod, self._raw = pod, raw
-        self.wake.set()
+        before = self._raw
+        if self._take(pod, raw) and not (self._reporting and all_but_status(raw) == all_but_status(before)):
+            self.wake.set()
+
+    def _take(self, pod: Pod, raw: dict[str, Any]) -> bool:
+        """Unless it is older than ours: the watch and the answer to our own write overtake each other."""
+        newer = int(pod.metadata.resource_version) > int(self.pod.metadata.resource_version)
+        if newer:
+            self.pod, self._raw = pod, raw
+        return newer
 
     def _book(self) -> None:
         """Note what this Pod takes from the node, from its admission to the end of its containers."""
@@ -174,6 +184,7 @@ class PodWorker:
 
     async def _sync(self) -> float | None:
         again: float | None = None
+        self._resizer.save()
         if self._runtime is None and self._folder.exists():
             self._attach()
         self._look()
@@ -368,6 +379,7 @@ class PodWorker:
         self._known.actual = self._sizes.actual
         self._book()
         if done:
+            asyncio.get_running_loop().call_later(NOTED_WITHIN, self._resizer.save)
             return None
         self._failures += 1
         return self._backoff()
@@ -419,7 +431,7 @@ class PodWorker:
         if self.pod.status.phase in ("Succeeded", "Failed") and not self._known.runs:
             return  # it ended long ago, or was rejected: nothing new can be known of it
         status = pod_status(self.pod, raw_status, self._known)
-        difference = _difference(raw_status, status)
+        difference = difference_of(raw_status, status)
         if not difference:
             return
         patch = {
@@ -427,8 +439,12 @@ class PodWorker:
             "status": difference,
         }
         key = self.pod.metadata.name, patch, self.pod.metadata.namespace
-        raw = await self._node.client.patch(PODS, *key, subresource="status")
-        self.pod, self._raw = codec.convert(raw, Pod), raw
+        self._reporting = True
+        try:
+            raw = await self._node.client.patch(PODS, *key, subresource="status")
+        finally:
+            self._reporting = False
+        self._take(codec.convert(raw, Pod), raw)
 
     def _event(self, type: str, reason: str, message: str) -> None:
         if not self.gone_from_api:
@@ -441,10 +457,3 @@ class PodWorker:
         temporary.touch(mode=0o600)
         temporary.write_text(json.dumps(self._raw))
         temporary.replace(target)
-
-
-def _difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """A merge patch of the top-level fields; null removes one. Whether a null is kept is up to the API."""
-    before, after = codec.without_nulls(old), codec.without_nulls(new)
-    changed = {key: value for key, value in new.items() if before.get(key) != after.get(key)}
-    return changed | {key: None for key in old if key not in new}
