@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from hotvirt.api.meta import Kind
 from hotvirt.api.quantity import Quantity
 
 T = TypeVar("T")
@@ -58,13 +59,25 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
+_last: dict[Any, tuple[bytes | str, Any]] = {}
+"""What was decoded last of each class. One change of an object comes to every cache in this process, and as
+the answer to its writer: they share one view, which nobody can change.
+"""
+
+
 def decode(data: bytes | str, cls: type[T]) -> T:
     """JSON to a typed object."""
+    last = _last.get(cls)
+    if last is not None and last[0] == data:
+        found: T = last[1]
+        return found
     try:
         decoded: T = _decoder(cls).decode(data)
     except msgspec.ValidationError:
         # A null where the type has a plain default is the rare case: pay for the copy only then.
-        return msgspec.convert(without_nulls(msgspec.json.decode(data)), cls, dec_hook=_decode_hook)
+        decoded = msgspec.convert(without_nulls(msgspec.json.decode(data)), cls, dec_hook=_decode_hook)
+    if issubclass(cls, Kind):
+        _last[cls] = data, decoded
     return decoded
 
 

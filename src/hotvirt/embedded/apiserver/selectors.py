@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import msgspec
-
 from .errors import bad_request
 from .store import Entry
 
@@ -139,9 +137,8 @@ def parse_fields(text: str) -> list[FieldTerm]:
 _FALSE_WHEN_MISSING: Final = ("hostNetwork", "unschedulable")
 
 
-def at_path(obj: Any, path: tuple[str, ...]) -> str:
-    for part in path:
-        obj = obj.get(part) if isinstance(obj, dict) else None
+def _as_text(obj: Any, path: tuple[str, ...]) -> str:
+    """What stands at a path, as selectors name it."""
     if obj is None:
         return "false" if path[-1] in _FALSE_WHEN_MISSING else ""
     if isinstance(obj, bool):
@@ -194,8 +191,9 @@ class Selection:
                 if not holds(labels):
                     return False
         if self._fields:
-            obj = msgspec.json.decode(entry.data)
-            return all((at_path(obj, path) == value) == equal for path, value, equal in self._fields)
+            return all(
+                (_as_text(entry.field(path), path) == value) == equal for path, value, equal in self._fields
+            )
         return True
 
 

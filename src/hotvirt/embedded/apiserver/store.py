@@ -27,7 +27,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -74,13 +74,14 @@ _labelled = msgspec.json.Decoder(_Labelled)
 class Entry:
     """One object at one revision, as JSON."""
 
-    __slots__ = ("_labels", "data", "key", "rev")
+    __slots__ = ("_fields", "_labels", "data", "key", "rev")
 
     def __init__(self, key: Key, rev: int, data: bytes) -> None:
         self.key = key
         self.rev = rev
         self.data = data
         self._labels: dict[str, str] | None = None
+        self._fields: dict[tuple[str, ...], Any] | None = None
 
     @property
     def namespace(self) -> str:
@@ -95,6 +96,17 @@ class Entry:
         if self._labels is None:
             self._labels = _labelled.decode(self.data).metadata.labels
         return self._labels
+
+    def field(self, path: tuple[str, ...]) -> Any:
+        """What stands at a path, or None: remembered, for each change is held against several selectors."""
+        if self._fields is None:
+            self._fields = {}
+        if path not in self._fields:
+            found = msgspec.json.decode(self.data)
+            for name in path:
+                found = found.get(name) if isinstance(found, dict) else None
+            self._fields[path] = found
+        return self._fields[path]
 
 
 class Change:

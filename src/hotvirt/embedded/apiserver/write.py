@@ -215,7 +215,7 @@ class Writer:
             if entry is None:
                 raise not_found(kind.group, kind.plural, call.name)
             old = load(kind, entry)
-            new = apply(clone(old))
+            new = apply(load(kind, entry))
             if not sent_whole:
                 new = self._patched(call, old, new, problems)
                 self._match_url(call, new["metadata"])
