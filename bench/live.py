@@ -4,8 +4,8 @@ One real guest. In turns: Hotvirt gets an edit of the VM, and the clock stops wh
 the guest itself reports; then Hotvirt is stopped (the guest goes on), and a bare script does the same batch
 over one connection to QEMU's monitor and one to the guest's agent. Both rest for a second before each change,
 because a processor that has rested may be slower for a while, and the first change in a round is not counted
-on either side. Two cases, because without KVM they differ much: vCPUs that the guest never had, and vCPUs that
-it had before and that were parked. The table goes to the terminal, everything to `bench/out/live.json`.
+on either side. Two cases, because without KVM they differ much: vCPUs that the guest never had, and those
+that it had before and that were parked. The table goes to the terminal, everything to `bench/out/live.json`.
 """
 
 from __future__ import annotations
