@@ -96,7 +96,11 @@ def test_a_soft_reboot_and_a_reset_keep_the_pod(machine: Up, eventually: Eventua
 def test_a_guest_that_powers_off_has_succeeded_and_manual_leaves_it_so(machine: Up):
     in_guest(machine, PLACE, NAME, "(sleep 1; poweroff) > /dev/null 2>&1 & true")
     wait_for_status(machine, PLACE, NAME, "Stopped")
-    assert vmi_of(machine, PLACE, NAME)["status"]["phase"] == "Succeeded"
+    ended = vmi_of(machine, PLACE, NAME)["status"]
+    assert ended["phase"] == "Succeeded"
+    left = {each["type"] for each in ended["conditions"]}
+    assert "Ready" in left
+    assert not left & {"AgentConnected", "Paused", "Resizable"}, "they are true of a machine that runs"
 
 
 def test_always_starts_it_again_and_a_killed_hypervisor_too(machine: Up):

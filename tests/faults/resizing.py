@@ -90,6 +90,7 @@ async def rests(cluster: Cluster, name: str, sockets: int, guest: str, within: f
         return done == edited and holds(vmi)
 
     found = await cluster.until(VMIS, name, last_edit_is_done, within)
+    assert ready_is_current(found), found["status"]["conditions"]
     vmi = codec.convert(found, VirtualMachineInstance)
     pod = await pod_of(cluster, name)
     asked = asked_size(pod, names.CONTAINER_COMPUTE)
@@ -109,6 +110,12 @@ async def pod_of(cluster: Cluster, name: str) -> Pod:
     selector = f"{names.LABEL_VM_NAME}={name}"
     (pod,) = (await cluster.admin.list(PODS, cluster.namespace, label_selector=selector, cls=Pod)).items
     return pod
+
+
+def ready_is_current(vmi: Object) -> bool:
+    """Whether `kubectl wait --for=condition=Ready` believes what the VMI says."""
+    ready = condition(vmi, "Ready")
+    return ready is not None and ready.get("observedGeneration") == vmi["metadata"]["generation"]
 
 
 def boot_id(vmi: Object) -> str:

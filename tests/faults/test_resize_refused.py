@@ -13,7 +13,18 @@ import pytest
 from hotvirt.api import names
 from hotvirt.api.resources import KUBEVIRTS, LEASES, LIMITRANGES, NODES, RESOURCEQUOTAS, VMIS, VMS
 from tests.faults.machines import Machines, machines
-from tests.faults.resizing import LONG, boot, boot_id, edit, gate, machine, pod_of, reason, rests
+from tests.faults.resizing import (
+    LONG,
+    boot,
+    boot_id,
+    edit,
+    gate,
+    machine,
+    pod_of,
+    ready_is_current,
+    reason,
+    rests,
+)
 from tests.inprocess import NODE, Cluster
 from tests.kube import Object, condition
 
@@ -72,6 +83,7 @@ async def test_a_full_node_and_another_machine_that_leaves(in_memory):
         await boot(cluster, machine(OTHER, guest="3Gi"))
         await edit(cluster, NAME, guest="4Gi")
         vmi = await cluster.until(VMIS, NAME, reason("HotMemoryChange", "PodResizeDeferred"), LONG)
+        assert ready_is_current(vmi)
         message = condition(vmi, "HotMemoryChange")["message"]
         assert message.startswith("memory 1Gi → 4Gi")
         assert "memory, requested: " in message
@@ -151,6 +163,7 @@ async def test_a_quota_that_is_full_and_then_larger(world):
     await cluster.create(RESOURCEQUOTAS, quota(requests_memory="2Gi"))
     await edit(cluster, NAME, 4, "3Gi")
     vmi = await cluster.until(VMIS, NAME, reason("HotMemoryChange", "ResourceQuota"), LONG)
+    assert ready_is_current(vmi)
     assert "exceeded quota: most, requested: requests.memory=" in condition(vmi, "HotMemoryChange")["message"]
     await nothing_is_written(world)
     await old_size_stays(cluster, booted)

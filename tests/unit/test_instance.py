@@ -8,9 +8,11 @@ from hotvirt.api.conditions import Condition, find
 from hotvirt.api.core import PersistentVolumeClaim, Pod
 from hotvirt.api.kubevirt import VirtualMachineInstance, VMIStatus, Volume
 from hotvirt.plan.instance import (
+    Problem,
     VolumesView,
     conditions_of,
     last_words,
+    observed_at,
     phase_of,
     pod_problem,
     ready_of,
@@ -158,6 +160,27 @@ def test_an_unschedulable_pod_is_mirrored_and_forgotten():
         )
         is None
     )
+
+
+def test_a_new_generation_alone_is_no_reason_to_write():
+    def at(old, generation, problem=None):
+        return conditions_of(
+            old, phase="Running", pod=pod(), volumes=VolumesView(), problem=problem, generation=generation
+        )
+
+    first = at((), 1)
+    assert [(each.type, each.observed_generation) for each in first] == [("Ready", 1)]
+    assert at(first, 2) == first
+    second = at(first, 2, Problem("ErrPvc", "no such claim"))
+    assert {each.type: each.observed_generation for each in second} == {"Ready": 1, "Synchronized": 2}
+    agent = Condition(type="AgentConnected", status="True", observed_generation=1)
+    brought_up = observed_at((*second, agent), 3)
+    assert {each.type: each.observed_generation for each in brought_up} == {
+        "Ready": 3,
+        "Synchronized": 3,
+        "AgentConnected": 1,
+    }
+    assert at(brought_up, 3, Problem("ErrPvc", "no such claim")) == brought_up
 
 
 def test_conditions_of_others_stay():

@@ -28,6 +28,7 @@ from hotvirt.kube.events import Recorder
 from hotvirt.kube.informer import Key
 from hotvirt.plan import change, podresize
 from hotvirt.plan.change import CONDITIONS, View
+from hotvirt.plan.instance import observed_at
 from hotvirt.plan.memory import guest_memory
 from hotvirt.plan.podresize import Cause, Refusal, Size, Step, Verdict
 from hotvirt.plan.runstrategy import RUNNING
@@ -225,6 +226,8 @@ class PodResizer:
             new = msgspec.structs.replace(new, conditions=tuple(conditions))
         if begins:
             new = _with_hotvirt(new, change=_start_of(sight, self._asked_at(sight) or self._clock()))
+        if new is not old:
+            new = _seen_now(vmi, new)
         vmi = await write_status(self._client, self._caches.vmis, vmi, old, new)
         if begins:
             self._recorder.event(vmi, "Normal", "ResizeStarted", _change_text(vmi) or _pod_text(sight.target))
@@ -236,7 +239,7 @@ class PodResizer:
         conditions = list(old.conditions)
         for kind in CONDITIONS:
             conditions = remove(conditions, kind)
-        new = msgspec.structs.replace(old, conditions=tuple(conditions))
+        new = _seen_now(vmi, msgspec.structs.replace(old, conditions=tuple(conditions)))
         new = _with_hotvirt(new, change=None, settled_generation=vmi.metadata.generation)
         begun = old.hotvirt.change
         vmi = await write_status(self._client, self._caches.vmis, vmi, old, new)
@@ -336,7 +339,7 @@ class PodResizer:
             left = parse_time(begun.started_at) + QUIET - self._clock()
             if left > 0:
                 return vmi, left
-        new = msgspec.structs.replace(old, conditions=tuple(conditions))
+        new = _seen_now(vmi, msgspec.structs.replace(old, conditions=tuple(conditions)))
         vmi = await write_status(self._client, self._caches.vmis, vmi, old, new)
         tell_if_missing(self._recorder, vmi, old, *CONDITIONS)
         return vmi, self._next_try(vmi, verdict)
@@ -384,6 +387,12 @@ def _calm(seen: View) -> bool:
 def _with_hotvirt(status: VMIStatus, **fields: object) -> VMIStatus:
     hotvirt = msgspec.structs.replace(status.hotvirt, **fields)
     return msgspec.structs.replace(status, hotvirt=hotvirt)
+
+
+def _seen_now(vmi: VirtualMachineInstance, status: VMIStatus) -> VMIStatus:
+    """`kubectl wait` believes no condition that was observed at an older generation."""
+    conditions = observed_at(status.conditions, vmi.metadata.generation)
+    return msgspec.structs.replace(status, conditions=tuple(conditions))
 
 
 def _first(sight: _Sight, granted: change.Guest) -> str:

@@ -193,6 +193,7 @@ class VmiReconciler:
                     pod=pod,
                     volumes=volumes,
                     problem=problem,
+                    generation=vmi.metadata.generation,
                 )
             ),
             volume_status=instance.volume_status(vmi, claims),
@@ -201,8 +202,9 @@ class VmiReconciler:
         if pod is not None:
             new = _with_place(new, pod)
         if phase in FINAL_PHASES:
-            # A change of size ends with the machine.
-            left = tuple(each for each in new.conditions if each.type not in CONDITIONS)
+            # A change of size ends with the machine, and so does what was true of its guest.
+            over = (*CONDITIONS, *instance.OF_A_GUEST)
+            left = tuple(each for each in new.conditions if each.type not in over)
             new = msgspec.structs.replace(new, conditions=left)
         vmi = await write_status(self._client, self._caches.vmis, vmi, old, new)
         tell_if_missing(self._recorder, vmi, old, SYNCHRONIZED)

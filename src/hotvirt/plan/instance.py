@@ -13,7 +13,7 @@ import msgspec
 
 from hotvirt.api import names
 from hotvirt.api.cdi import DataVolume
-from hotvirt.api.conditions import FALSE, TRUE, Condition, find, is_true, remove, set_condition
+from hotvirt.api.conditions import FALSE, TRUE, Condition, find, is_true, set_condition
 from hotvirt.api.core import ContainerStatus, PersistentVolumeClaim, Pod
 from hotvirt.api.kubevirt import (
     ClaimInfo,
@@ -35,6 +35,10 @@ from hotvirt.plan.status import (
 
 DATA_VOLUMES_READY: Final = "DataVolumesReady"
 FAILED_CREATE: Final = "FailedCreate"
+OWN: Final = (READY, SYNCHRONIZED, POD_SCHEDULED, DATA_VOLUMES_READY)
+"""Conditions that follow the Pod and the volumes."""
+OF_A_GUEST: Final = ("AgentConnected", PAUSED, "Resizable")
+"""Conditions that are true of a machine that runs."""
 BEFORE_HANDOVER: Final = frozenset({"", PENDING, SCHEDULING})
 WAITING_REASONS: Final = frozenset(
     {
@@ -196,27 +200,47 @@ def conditions_of(
     pod: Pod | None,
     volumes: VolumesView,
     problem: Problem | None,
+    generation: int | None = None,
 ) -> list[Condition]:
-    """The VMI's conditions with those of its Pod and its volumes brought up to date; the others stay."""
-    conditions = set_condition(old, ready_of(phase, old, pod))
+    """The VMI's conditions with those of its Pod and its volumes brought up to date; the others stay.
+
+    One that says what it said before is not written for a new generation alone: the first write of the change
+    that this asks for brings all of them up to it.
+    """
+    wanted = [ready_of(phase, old, pod)]
     if problem is not None:
-        conditions = set_condition(
-            conditions,
-            Condition(type=SYNCHRONIZED, status=FALSE, reason=problem.reason, message=problem.message),
+        wanted.append(
+            Condition(type=SYNCHRONIZED, status=FALSE, reason=problem.reason, message=problem.message)
         )
-    else:
-        conditions = remove(conditions, SYNCHRONIZED)
     scheduled = find(pod.status.conditions, POD_SCHEDULED) if pod is not None else None
     if scheduled is not None and scheduled.status == FALSE:
-        conditions = set_condition(
-            conditions,
-            Condition(type=POD_SCHEDULED, status=FALSE, reason=scheduled.reason, message=scheduled.message),
+        wanted.append(
+            Condition(type=POD_SCHEDULED, status=FALSE, reason=scheduled.reason, message=scheduled.message)
         )
-    else:
-        conditions = remove(conditions, POD_SCHEDULED)
     if volumes.data_volumes:
-        return set_condition(conditions, _data_volumes_ready(volumes))
-    return remove(conditions, DATA_VOLUMES_READY)
+        wanted.append(_data_volumes_ready(volumes))
+    present = {each.type for each in wanted}
+    conditions = [each for each in old if each.type not in OWN or each.type in present]
+    for each in wanted:
+        before = find(old, each.type)
+        same = before is not None and (before.status, before.reason, before.message) == (
+            each.status,
+            each.reason,
+            each.message,
+        )
+        seen = before.observed_generation if before is not None and same else None
+        conditions = set_condition(
+            conditions, msgspec.structs.replace(each, observed_generation=seen or generation)
+        )
+    return conditions
+
+
+def observed_at(conditions: Iterable[Condition], generation: int) -> list[Condition]:
+    """The conditions with those that are told here as seen at that generation."""
+    return [
+        msgspec.structs.replace(each, observed_generation=generation) if each.type in OWN else each
+        for each in conditions
+    ]
 
 
 def _data_volumes_ready(volumes: VolumesView) -> Condition:
