@@ -17,6 +17,7 @@ from hotvirt.api.resources import EVENTS, PODS, Resource
 from hotvirt.embedded.apiserver.server import ApiServer
 from hotvirt.embedded.apiserver.store import Store
 from hotvirt.embedded.images import ImageStore
+from hotvirt.embedded.inside import Inside, InsideTransport
 from hotvirt.embedded.node.node import EmbeddedNode
 from hotvirt.embedded.pki import Pki
 from hotvirt.embedded.state import StateDir
@@ -35,6 +36,8 @@ class OneMachine:
         self.images = ImageStore(self.state.images)
         self._pki = Pki.open(self.state.pki)
         self.server = ApiServer(Store(self.state.database), self._pki, socket=self.state.socket)
+        self._inside = Inside()
+        self._inside.server = self.server
         self._clients: list[Client] = []
         self.client = self.client_as("test")
         self.node: EmbeddedNode | None = None
@@ -47,13 +50,22 @@ class OneMachine:
         self._clients.append(client)
         return client
 
+    def part_as(self, user: str, *, patient: bool = False) -> Client:
+        """As one of the parts that `hotvirt up` runs beside the API, in the same process."""
+        config = ClientConfig(
+            unix_socket=self.state.socket, token=self._pki.token_for(user, (names.MASTERS_GROUP,))
+        )
+        client = Client(config, transport=InsideTransport(self._inside, config, "part", patient))
+        self._clients.append(client)
+        return client
+
     def run(self, part: Awaitable[None]) -> None:
         self._tasks.append(asyncio.ensure_future(part))  # type: ignore[arg-type]  # all are coroutines
 
     async def start_node(self, **options: Any) -> EmbeddedNode:
         allocatable = {"cpu": "4", "memory": "4Gi"} | options.pop("allocatable", {})
         self.node = EmbeddedNode(
-            self.client_as(f"system:node:{NODE}"),
+            self.part_as(f"system:node:{NODE}"),
             NODE,
             self.state.path,
             allocatable,

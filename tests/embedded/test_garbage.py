@@ -18,10 +18,12 @@ from .one_machine import OneMachine, one_machine
 Object = dict[str, Any]
 
 
-@pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[OneMachine]:
+@pytest.fixture(params=["as a part", "over a socket"])
+async def machine(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[OneMachine]:
+    user = "system:kube-controller-manager"
     async with one_machine(tmp_path / "s") as made:
-        client = made.client_as("system:kube-controller-manager")
+        part = request.param == "as a part"
+        client = made.part_as(user, patient=True) if part else made.client_as(user)
         inventory = Inventory(client)
         namespaces = NamespaceController(client, inventory, "the CA")
         collector = GarbageCollector(client, inventory)
@@ -64,6 +66,39 @@ async def test_dependents_go_with_their_owner_and_theirs_with_them(machine: OneM
     await delete(machine, "owner", "Background")
     await machine.until_gone(CONFIGMAPS, "grandchild")
     assert not await exists(machine, "child")
+
+
+@pytest.mark.parametrize("busy", [False, True])
+async def test_orphans_stay_however_new_they_are_and_whatever_else_happens(
+    machine: OneMachine, busy: bool
+) -> None:
+    """What the collector knows of owners and of dependents comes by different watches."""
+
+    async def other_things() -> None:
+        await made(machine, "other")
+        number = 0
+        while True:
+            number += 1
+            await machine.client.patch(CONFIGMAPS, "other", {"data": {"n": str(number)}}, "default")
+
+    if busy:
+        machine.run(other_things())
+    for number in range(12):
+        owner = await made(machine, f"owner{number}")
+        reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": f"owner{number}"}
+        owned = {"ownerReferences": [reference | {"uid": owner["metadata"]["uid"]}]}
+        for dependent in range(2):
+            await machine.create(SECRETS, {"metadata": {"name": f"kept{number}-{dependent}", **owned}})
+        await delete(machine, f"owner{number}", "Orphan")
+        await machine.until_gone(CONFIGMAPS, f"owner{number}")
+    # When this one has been found to have no owner, all that came before it has been looked at.
+    forged = {"ownerReferences": [reference | {"uid": "11111111-1111-1111-1111-111111111111"}]}
+    await machine.create(SECRETS, {"metadata": {"name": "last", **forged}})
+    await machine.until_gone(SECRETS, "last")
+    secrets = (await machine.client.list(SECRETS, "default")).items
+    kept = [each["metadata"] for each in secrets if each["metadata"]["name"].startswith("kept")]
+    assert len(kept) == 24
+    assert not any(each.get("ownerReferences") for each in kept)
 
 
 async def test_what_has_another_owner_stays_and_forgets_the_first(machine: OneMachine) -> None:

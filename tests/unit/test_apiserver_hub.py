@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hotvirt.embedded.apiserver.hub import Hub, Watch, with_revision
+from hotvirt.embedded.apiserver.hub import Alarm, Hub, Watch, with_revision
 from hotvirt.embedded.apiserver.store import ADDED, DELETED, MODIFIED, Change, Entry
 
 
@@ -152,18 +152,33 @@ async def test_a_part_that_fails_at_a_change_comes_again() -> None:
     assert await heard(other) == "ADDED a @1;"
 
 
-async def test_who_has_patience_hears_of_many_changes_together() -> None:
-    one = Watch("things", "", None, "form", render, patience=0.01)
-    first = asyncio.ensure_future(one.take(10))
+async def test_those_who_have_patience_hear_of_many_changes_together() -> None:
+    alarm = Alarm(0.01)
+    first, second = (Watch("things", "", None, "form", render, alarm=alarm) for _ in range(2))
+    one, other = asyncio.ensure_future(first.take(10)), asyncio.ensure_future(second.take(10))
     await asyncio.sleep(0)
     for number in range(1, 4):
-        one.offer(Change(ADDED, None, entry(f"n{number}", number), 0))
+        first.offer(Change(ADDED, None, entry(f"n{number}", number), 0))
         await asyncio.sleep(0)
-        assert not first.done()
-    assert (await first).count(b";") == 3
-    one.offer(Change(ADDED, None, entry("n4", 4), 0))
-    assert (await one.take(10)).count(b";") == 1, "who comes for it does not wait"
-    again = asyncio.ensure_future(one.take(10))
+        assert not one.done()
+        assert first.behind
+    await asyncio.sleep(0.005)
+    second.offer(Change(ADDED, None, entry("n4", 4), 0))
+    assert (await one).count(b";") == 3
     await asyncio.sleep(0)
-    one.offer(Change(ADDED, None, entry("n5", 5), 0))
-    assert (await again).count(b";") == 1
+    assert other.done(), "the alarm rings for all"
+    assert (await other).count(b";") == 1
+
+
+async def test_what_comes_behind_the_alarm_waits_for_the_next() -> None:
+    """Else whoever reads last would know more than the others."""
+    alarm = Alarm(0.01)
+    first, second = (Watch("things", "", None, "form", render, alarm=alarm) for _ in range(2))
+    for number, each in enumerate((first, second), 1):
+        each.offer(Change(ADDED, None, entry(f"n{number}", number), 0))
+    assert await first.take(10) == b"ADDED n1 @1;"
+    second.offer(Change(ADDED, None, entry("n3", 3), 0))
+    assert await second.take(10) == b"ADDED n2 @2;"
+    assert second.behind
+    assert await second.take(10) == b"ADDED n3 @3;"
+    assert not second.behind

@@ -133,7 +133,13 @@ class GarbageCollector:
             policy = "Background"
         try:
             await self._client.delete(
-                item.resource, item.meta.name, item.namespace, propagation=policy, uid=item.meta.uid
+                item.resource,
+                item.meta.name,
+                item.namespace,
+                propagation=policy,
+                uid=item.meta.uid,
+                # Let go meanwhile, it has no owner that could be gone.
+                resource_version=item.meta.resource_version,
             )
         except NotFound:
             return

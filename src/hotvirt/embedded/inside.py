@@ -57,11 +57,11 @@ def _is_plain(path: str) -> bool:
 
 
 class InsideTransport(Transport):
-    def __init__(self, inside: Inside, config: ClientConfig, user_agent: str, patience: float = 0.0) -> None:
-        """`patience`: seconds for which what a watch has to tell may wait for more of it."""
+    def __init__(self, inside: Inside, config: ClientConfig, user_agent: str, patient: bool = False) -> None:
+        """`patient`: what its watches have to tell may wait for a moment, while others go first."""
         super().__init__(config, user_agent)
         self._inside = inside
-        self._patience = patience
+        self._patient = patient
 
     async def _exchange(
         self,
@@ -111,14 +111,14 @@ class InsideTransport(Transport):
             return
         await self._wait_for_limit(method)
         request = InsideRequest(method, path, params or {}, self._headers(None), b"")
-        stream = request[STREAM] = InsideStream(self._patience)
+        stream = request[STREAM] = InsideStream(self._patient)
         started, code = time.monotonic(), "<error>"
         try:
             answer = await server.answer(request)
             code = str(answer.status)
             histogram(REQUEST_DURATION, method, HOST).observe(time.monotonic() - started)
             self._read(answer)
-            stream.hear(None if self._patience else at_once)
+            stream.hear(None if self._patient else at_once)
             async with aclosing(stream.chunks):
                 yield stream.chunks
         finally:

@@ -43,9 +43,7 @@ from .scheduler import Scheduler
 from .state import StateDir
 from .storage import LocalStorage
 
-ClientFor = Callable[[str, str, tuple[str, ...], float], Client]
-BEHIND = 0.05
-"""Seconds for which those who tidy up let the others go first."""
+ClientFor = Callable[[str, str, tuple[str, ...], bool], Client]
 Part = Callable[[], Awaitable[None]]
 
 
@@ -65,15 +63,15 @@ class Parts:
         self._allocatable = allocatable
         self._hypervisor = hypervisor
         self._images = ImageStore(state.images)
-        self._api_client = client_for(names.API_USER, "hotvirt-api", (), 0.0)
-        self._controller_client = client_for(names.CONTROLLER_USER, "hotvirt-controller", (), 0.0)
-        self._agent_client = client_for(names.NODE_USER, "hotvirt-node", (), 0.0)
-        self._scheduler_client = client_for("system:kube-scheduler", "kube-scheduler", (), 0.0)
+        self._api_client = client_for(names.API_USER, "hotvirt-api", (), False)
+        self._controller_client = client_for(names.CONTROLLER_USER, "hotvirt-controller", (), False)
+        self._agent_client = client_for(names.NODE_USER, "hotvirt-node", (), False)
+        self._scheduler_client = client_for("system:kube-scheduler", "kube-scheduler", (), False)
         self._controller_manager_client = client_for(
-            "system:kube-controller-manager", "kube-controller-manager", (), BEHIND
+            "system:kube-controller-manager", "kube-controller-manager", (), True
         )
         self._kubelet_client = client_for(
-            f"system:node:{node_name}", "kubelet", ("system:nodes", names.MASTERS_GROUP), 0.0
+            f"system:node:{node_name}", "kubelet", ("system:nodes", names.MASTERS_GROUP), False
         )
         self._kubevirts = Informer(self._api_client, KUBEVIRTS, KubeVirt, namespace=names.NAMESPACE)
         self._room = Room(self._api_client)

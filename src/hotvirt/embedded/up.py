@@ -137,9 +137,9 @@ async def start(options: Options, stack: AsyncExitStack) -> tuple[Started, Super
 
     inside = Inside()
 
-    def client_for(user: str, component: str, groups: tuple[str, ...] = (), patience: float = 0.0) -> Client:
+    def client_for(user: str, component: str, groups: tuple[str, ...] = (), patient: bool = False) -> Client:
         config = ClientConfig(unix_socket=state.socket, token=pki.token_for(user, groups))
-        transport = InsideTransport(inside, config, f"{component}/{__version__}", patience)
+        transport = InsideTransport(inside, config, f"{component}/{__version__}", patient)
         client = Client(config, transport=transport)
         stack.push_async_callback(client.close)
         return client

@@ -13,8 +13,33 @@ from .store import ADDED, DELETED, MODIFIED, Change, Entry
 BACKLOG: Final = 10_000
 """A watch that is so many events behind is closed: its client resumes or lists again."""
 
+PATIENCE: Final = 0.05
+"""Seconds for which those who tidy up let the others go first."""
+
 Render = Callable[[str, Entry], bytes]
 Match = Callable[[Entry], bool]
+
+
+class Alarm:
+    """Rings for those who let others go first: for all of them together.
+
+    What each has then is a past that all of them share: nobody hears that an owner is gone before somebody
+    else in the same part hears that it was let go.
+    """
+
+    def __init__(self, after: float = PATIENCE) -> None:
+        self._after = after
+        self._held: dict[Watch, None] = {}
+
+    def hold(self, watch: Watch) -> None:
+        if not self._held:
+            asyncio.get_running_loop().call_later(self._after, self._ring)
+        self._held[watch] = None
+
+    def _ring(self) -> None:
+        held, self._held = self._held, {}
+        for watch in held:
+            watch.release()
 
 
 class Watch:
@@ -28,9 +53,9 @@ class Watch:
         form: object,
         render: Render,
         backlog: int = BACKLOG,
-        patience: float = 0.0,
+        alarm: Alarm | None = None,
     ) -> None:
-        """`patience`: seconds for which a change may wait for more of them."""
+        """`alarm`: changes wait until it rings."""
         self.resource = resource
         self.namespace = namespace
         self.closed = False
@@ -40,7 +65,8 @@ class Watch:
         self._form = form
         self._render = render
         self._backlog = backlog
-        self._patience = patience
+        self._alarm = alarm
+        self._held: deque[bytes] = deque()
         self._waiting: deque[bytes] = deque()
         self._wake: asyncio.Future[None] | None = None
         self._listener: Callable[[bytes], None] | None = None
@@ -78,7 +104,7 @@ class Watch:
         self._put(rendered, entry.rev)
 
     def _put(self, event: bytes, revision: int) -> None:
-        if len(self._waiting) >= self._backlog:
+        if len(self._waiting) + len(self._held) >= self._backlog:
             self.close()
             # Its client does not read: the writing would wait for ever, so the connection is cut.
             self.abort()
@@ -87,16 +113,23 @@ class Watch:
         if self._listener is not None and not self._waiting:
             self._listener(event)
             return
+        if self._alarm is not None:
+            self._held.append(event)
+            self._alarm.hold(self)
+            return
         self._waiting.append(event)
-        if not self._patience:
-            self._notify()
-        elif len(self._waiting) == 1:
-            asyncio.get_running_loop().call_later(self._patience, self._notify)
+        self._notify()
+
+    def release(self) -> None:
+        """What was held back may go; what comes from now on is held again."""
+        self._waiting.extend(self._held)
+        self._held.clear()
+        self._notify()
 
     @property
     def behind(self) -> bool:
         """Whether something still waits to be sent."""
-        return bool(self._waiting)
+        return bool(self._waiting or self._held)
 
     def push(self, event: bytes) -> None:
         """An event that is no change: a bookmark, an object of the initial state."""
@@ -140,6 +173,7 @@ class Hub:
         self._watches: dict[str, dict[Watch, None]] = {}
         """In the order in which they came."""
         self.closing = False
+        self.alarm = Alarm()
 
     def publish(self, change: Change) -> None:
         """Who is outside is woken first, and has it on its way before our own parts begin to act on it."""

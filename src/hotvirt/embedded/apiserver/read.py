@@ -42,10 +42,10 @@ class InsideStream(web.StreamResponse):
     hear: Callable[[Callable[[bytes], None] | None], None] = staticmethod(lambda listener: None)
     """Tell whom to call with each change when it happens; `chunks` has the rest."""
 
-    def __init__(self, patience: float = 0.0) -> None:
-        """`patience`: seconds for which a change may wait for more of them."""
+    def __init__(self, patient: bool = False) -> None:
+        """`patient`: lets others go first."""
         super().__init__()
-        self.patience = patience
+        self.patient = patient
 
     @property
     def prepared(self) -> bool:
@@ -205,7 +205,7 @@ class Reader:
             selection.matches if selection else None,
             (call.kind.api_version, form, include(call)) if form.name != "table" else object(),
             render,
-            patience=inside.patience if inside is not None else 0.0,
+            alarm=self._hub.alarm if inside is not None and inside.patient else None,
         )
         response = web.StreamResponse() if inside is None else inside
         response.headers["Cache-Control"] = "no-cache, private"
@@ -283,7 +283,7 @@ class Reader:
             elif watch.closed:
                 return
             # A bookmark says that nothing before it is missing: what came during the write goes first.
-            if loop.time() >= next_bookmark and not watch.behind:
+            if loop.time() >= next_bookmark and not watch.behind and not watch.closed:
                 next_bookmark = loop.time() + BOOKMARK_EVERY
                 if next_bookmark > deadline - 2 > loop.time():
                     next_bookmark = deadline - 2

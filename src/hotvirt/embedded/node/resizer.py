@@ -28,8 +28,8 @@ class Resizer:
     def save(self) -> None:
         """What was done, if it was not noted yet."""
         if self._unsaved:
-            self._unsaved = False
             self._sizes.save()
+            self._unsaved = False
 
     @property
     def deferred(self) -> bool:

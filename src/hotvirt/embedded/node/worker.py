@@ -7,6 +7,7 @@ worker of a node that was killed is made again from the Pod's folder and goes on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
@@ -156,6 +157,8 @@ class PodWorker:
                     continue
         finally:
             self._node.ledger.book(self.uid, None)
+            with contextlib.suppress(OSError):
+                self._resizer.save()
             if self._termination:
                 self._termination.cancel()
             if self._runtime:
@@ -439,12 +442,20 @@ class PodWorker:
             "status": difference,
         }
         key = self.pod.metadata.name, patch, self.pod.metadata.namespace
+        before = self.pod.metadata.resource_version
         self._reporting = True
         try:
             raw = await self._node.client.patch(PODS, *key, subresource="status")
+        except Conflict:
+            if self.pod.metadata.resource_version != before:
+                self.wake.set()  # the newer Pod has come meanwhile
+            raise
         finally:
             self._reporting = False
-        self._take(codec.convert(raw, Pod), raw)
+        written = codec.convert(raw, Pod)
+        self._take(written, raw)
+        if self.pod.metadata.resource_version != written.metadata.resource_version:
+            self.wake.set()  # somebody wrote behind us
 
     def _event(self, type: str, reason: str, message: str) -> None:
         if not self.gone_from_api:
