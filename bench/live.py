@@ -116,12 +116,6 @@ class Owner:
                 self._news.clear()
                 await self._news.wait()
 
-    async def gone(self) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while self._vmi is not None:
-                self._news.clear()
-                await self._news.wait()
-
     async def edit(self, vcpus: int, gib: int = 1) -> None:
         domain = {"cpu": {"sockets": vcpus}, "memory": {"guest": f"{gib}Gi"}}
         await self.client.patch(VMS, NAME, {"spec": {"template": {"spec": {"domain": domain}}}}, NAMESPACE)
@@ -207,8 +201,12 @@ async def boot(hotvirt: Hotvirt) -> Path:
 
 async def end(hotvirt: Hotvirt) -> None:
     async with Owner.of(hotvirt) as owner:
+        since = (await owner.client.list(VMS, NAMESPACE)).resource_version
         await owner.client.delete(VMS, NAME, NAMESPACE)
-        await owner.gone()
+        async with asyncio.timeout(PATIENCE):
+            async for event in owner.client.watch(VMS, NAMESPACE, resource_version=since):
+                if event.type == "DELETED":
+                    return
 
 
 class Bench:

@@ -13,7 +13,7 @@ import pytest
 
 from hotvirt.api import codec, names
 from hotvirt.api.kubevirt import VirtualMachineInstance
-from hotvirt.api.resources import EVENTS, NAMESPACES, PODS, VMIS
+from hotvirt.api.resources import EVENTS, KUBEVIRTS, NAMESPACES, PODS, VMIS
 from hotvirt.hypervisor.instant import STATE_FILE, InstantDriver, InstantMachine
 from hotvirt.kube.events import Recorder
 from hotvirt.node.agent import NodeAgent
@@ -214,6 +214,23 @@ async def test_a_granted_growth_is_begun_at_once_and_looked_at_behind_it(
         await controller_grants(machine, 3, claims=True)
         await until(machine, lambda each: sockets(each) == 3)
     assert deeds == (["observe"] if told_something else []) + ["plug_vcpus", "use_vcpus", "observe"]
+
+
+async def test_with_the_gate_off_nothing_is_taken_even_of_what_was_granted(machine: OneMachine) -> None:
+    pod = await scheduled(machine)
+    state = run_folder(machine.state.path, pod["metadata"]["uid"]) / STATE_FILE
+    async with agent(machine):
+        await until(machine, lambda each: sockets(each) == 1)
+    off = {"developerConfiguration": {"disabledFeatureGates": [names.GATE_IN_PLACE_HOTPLUG]}}
+    settings = {"metadata": {"name": names.KUBEVIRT_NAME}, "spec": {"configuration": off}}
+    await machine.client.create(NAMESPACES, {"metadata": {"name": names.NAMESPACE}})
+    await machine.create(KUBEVIRTS, settings, names.NAMESPACE)
+    await machine.client.patch(VMIS, "vm", {"spec": {"domain": {"cpu": {"sockets": 3}}}}, "default")
+    await controller_grants(machine, 3, claims=True)
+    async with agent(machine):
+        found = await until(machine, lambda each: each["status"]["hotvirt"]["claimed"]["vcpus"] == 1)
+    assert sockets(found) == 1
+    assert json.loads(state.read_text())["plugged"] == 1
 
 
 async def test_a_new_agent_finds_the_machine_as_it_is(machine: OneMachine) -> None:

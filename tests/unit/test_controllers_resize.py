@@ -6,9 +6,16 @@ import time
 import pytest
 import pytest_asyncio
 
+from hotvirt.api import codec
+from hotvirt.api.core import Pod
+from hotvirt.api.kubevirt import VirtualMachineInstance
 from hotvirt.api.meta import parse_time
+from hotvirt.api.quantity import Quantity
 from hotvirt.api.resources import NODES, PODS, RESOURCEQUOTAS, VMIS, VMS
 from hotvirt.controllers import resize
+from hotvirt.kube.errors import Conflict
+from hotvirt.plan.change import view
+from hotvirt.plan.podresize import Size
 from tests.inprocess import NODE, controlled_by_module, vm_manifest
 from tests.kube import condition, in_phase, shows
 
@@ -175,6 +182,35 @@ async def test_an_edit_taken_back_takes_the_pod_back(world):
     await node.say(pod, {"conditions": others})
     await cluster.until(VMIS, "one", lambda each: not condition(each, CHANGE))
     assert await told(cluster, "ResizeReverted")
+
+
+async def test_a_pod_is_made_smaller_on_the_newest_vmi_alone(world, monkeypatch):
+    cluster, node = world
+    resizer = resize.PodResizer(cluster.admin, None, None)
+    newest = codec.convert(await cluster.get(VMIS, "one"), VirtualMachineInstance)
+    pod = codec.convert(await node.pod_of("one"), Pod)
+    seen = view(newest, gate=True)
+    smaller, larger = Size({"cpu": Quantity("100m")}), Size({"cpu": Quantity("200m")})
+    asked = []
+
+    async def noted(vmi, pod, size):
+        asked.append(size)
+
+    resizer._resize = noted
+    monkeypatch.setattr(resize, "Worlds", lambda *about, **more: {})
+
+    def sight(vmi, target, now):
+        return resize._Sight(vmi, pod, seen, True, now, now, target)
+
+    await cluster.patch(VMIS, "one", {"metadata": {"annotations": {"something": "else"}}})
+    with pytest.raises(Conflict):
+        await resizer._step(sight(newest, smaller, larger))
+    assert asked == []
+    await resizer._step(sight(newest, larger, smaller))
+    assert asked == [larger], "a larger Pod does no harm"
+    newest = codec.convert(await cluster.get(VMIS, "one"), VirtualMachineInstance)
+    await resizer._step(sight(newest, smaller, larger))
+    assert asked == [larger, smaller]
 
 
 async def test_a_second_edit_goes_on_from_where_the_first_is(world):

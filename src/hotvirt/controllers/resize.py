@@ -21,9 +21,9 @@ from hotvirt.api.core import Pod
 from hotvirt.api.kubevirt import SizeChange, VirtualMachineInstance, VMIStatus
 from hotvirt.api.meta import micro_time, parse_time
 from hotvirt.api.quantity import Quantity
-from hotvirt.api.resources import PODS
+from hotvirt.api.resources import PODS, VMIS
 from hotvirt.kube.client import Client
-from hotvirt.kube.errors import Forbidden, Invalid, NotFound
+from hotvirt.kube.errors import Conflict, Forbidden, Invalid, NotFound
 from hotvirt.kube.events import Recorder
 from hotvirt.kube.informer import Key
 from hotvirt.plan import change, podresize
@@ -167,7 +167,8 @@ class PodResizer:
             sight = fresh
         if not sight.pending:
             return await self._end(sight), None
-        verdict = await self._step(sight)
+        wrote = sight.vmi.metadata.resource_version != vmi.metadata.resource_version
+        verdict = await self._step(sight, proven=wrote)
         return await self._report(sight, verdict)
 
     def _look(self, vmi: VirtualMachineInstance, pod: Pod) -> _Sight | None:
@@ -260,7 +261,16 @@ class PodResizer:
 
     # The Pod
 
-    async def _step(self, sight: _Sight) -> Verdict:
+    async def _prove(self, vmi: VirtualMachineInstance) -> None:
+        """A Pod is made smaller on the newest VMI alone: an older one may not show what was claimed since."""
+        newest = await self._client.get(
+            VMIS, vmi.metadata.name, vmi.metadata.namespace, cls=VirtualMachineInstance
+        )
+        if newest.metadata.resource_version != vmi.metadata.resource_version:
+            raise Conflict(409, "Conflict", "the VMI has changed")
+
+    async def _step(self, sight: _Sight, *, proven: bool = False) -> Verdict:
+        """`proven`: the VMI has just been written, so it is the newest."""
         vmi, pod = sight.vmi, sight.pod
         around = Worlds(self._caches, vmi, pod, era=str(self._clock() // RETRY_REFUSED))
         known = self._refused.get(vmi.metadata.uid)
@@ -275,6 +285,8 @@ class PodResizer:
         )
         second_try = known.second_try if known and not again else None
         if verdict.step is Step.ASK:
+            if not (proven or podresize.grows_only(sight.target, sight.asked)):
+                await self._prove(vmi)
             before = dict(around)  # what changes while the API answers is a reason to ask again
             try:
                 await self._resize(vmi, pod, sight.target)

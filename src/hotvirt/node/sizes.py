@@ -14,7 +14,7 @@ from typing import Final, ParamSpec
 
 import msgspec
 
-from hotvirt.api.kubevirt import GuestSize, Obstacle, VirtualMachineInstance
+from hotvirt.api.kubevirt import Obstacle, VirtualMachineInstance, VMIStatus
 from hotvirt.api.quantity import Quantity
 from hotvirt.hypervisor.driver import DriverError, Observed, RunningMachine, Status
 from hotvirt.plan.change import CPU_RESOURCE, MEMORY_RESOURCE, Guest, wanted_guest
@@ -54,18 +54,22 @@ def _in_use(observed: Observed) -> int:
     return max(1, observed.plugged - (observed.parked or 0))
 
 
-def recalled(observed: Observed, claimed: GuestSize | None) -> Observed:
-    """A guest that has not said it since we took it over does not use what was not claimed for it."""
+def recalled(observed: Observed, told: VMIStatus) -> Observed:
+    """A guest that has not said it since we took it over has parked what was told of it then."""
     if observed.parked is not None:
         return observed
-    parked = max(0, observed.plugged - claimed.vcpus) if claimed and claimed.vcpus else 0
+    vcpus, shape = told.hotvirt.vcpus, told.current_cpu_topology
+    parked = 0
+    if vcpus is not None and shape is not None:
+        in_use = vcpus.online or max(1, shape.sockets) * max(1, shape.cores) * max(1, shape.threads)
+        parked = max(0, min(vcpus.plugged, observed.plugged) - in_use)
     return msgspec.structs.replace(observed, parked=parked)
 
 
-def aims(vmi: VirtualMachineInstance, claimed: Guest, boot: int, gate: bool) -> Guest:
-    """Where to bring the machine now: what is wanted, as far as it is granted."""
+def aims(vmi: VirtualMachineInstance, claimed: Guest, has: Guest, boot: int, gate: bool) -> Guest:
+    """Where to bring the machine now: what is wanted, as far as it is granted; with the gate off, nowhere."""
     if not gate or vmi.metadata.deleting:
-        return claimed
+        return has
     wanted = wanted_guest(vmi.spec)
     granted = vmi.status.hotvirt.granted
     vcpus, memory = wanted.vcpus, max(wanted.memory, boot)

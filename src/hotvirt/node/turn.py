@@ -48,10 +48,10 @@ class Turns:
         if vmi.status.hotvirt.requests:
             await self._carry_out_requests(vmi, guest, running)
             guest.looks.forget()
-        stood = vmi.status.hotvirt.claimed
+        told = vmi.status
 
         async def look_anew() -> Observed:
-            return sizes.recalled(await guest.looks.look_anew(running, generation), stood)
+            return sizes.recalled(await guest.looks.look_anew(running, generation), told)
 
         last = guest.looks.last
         plan = _plan(vmi, last, guest.unplugs, gate) if last is not None else None
@@ -63,6 +63,8 @@ class Turns:
         aim, claims = plan.aim, plan.claimed.join(plan.aim)
         if vmi.status.hotvirt.claimed != claims.status():
             vmi = await self._tell(vmi, self._status(vmi, pod, guest, plan.observed, claims, gate))
+        if guest.sizer.has_to_act(plan.observed, aim, guest.unplugs):
+            guest.looks.forget()  # whatever comes of it
         observed, obstacles = await guest.sizer.step(running, plan.observed, aim, guest.unplugs, look_anew)
         if guest.panicked:
             guest.panicked = False
@@ -152,16 +154,16 @@ class _Plan:
 
 
 def _plan(vmi: VirtualMachineInstance, look: Observed, unplugs: bool, gate: bool) -> _Plan:
-    observed = sizes.recalled(look, vmi.status.hotvirt.claimed)
-    claimed = _claimed(vmi, observed, unplugs)
-    aim = sizes.aims(vmi, claimed, observed.memory.boot, gate)
+    observed = sizes.recalled(look, vmi.status)
+    has = sizes.used(observed, unplugs)
+    claimed = _claimed(vmi, has)
+    aim = sizes.aims(vmi, claimed, has, observed.memory.boot, gate)
     waits = gate and change.wanted_guest(vmi.spec).exceeds(aim) and change.goes_well(vmi)
     return _Plan(observed, claimed, aim, waits)
 
 
-def _claimed(vmi: VirtualMachineInstance, observed: Observed, unplugs: bool) -> change.Guest:
+def _claimed(vmi: VirtualMachineInstance, has: change.Guest) -> change.Guest:
     """What stands in the VMI; what the machine has where nothing stands there yet."""
-    has = sizes.used(observed, unplugs)
     stands = vmi.status.hotvirt.claimed
     if stands is None:
         return has

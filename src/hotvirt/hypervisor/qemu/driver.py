@@ -50,6 +50,8 @@ TOTAL_LATER = 0.3
 _CHANGES = {
     "STOP": Change.PAUSED,
     "RESUME": Change.RESUMED,
+    "SUSPEND": Change.PAUSED,
+    "WAKEUP": Change.RESUMED,
     "RESET": Change.RESET,
     "SHUTDOWN": Change.SHUTDOWN,
     "GUEST_PANICKED": Change.PANICKED,
